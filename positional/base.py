@@ -1,0 +1,147 @@
+"""The protocol: what a positional encoding is told, where it may act, and what it may do to attention scores."""
+
+# Shapes, everywhere in this package:
+# B batch · T tokens (keys) · Q queries (the last Q of the T) · H query heads · G key heads · D head size · C width
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, fields
+
+import torch
+from torch import Tensor, nn
+
+AtPair = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""(batch, head, query, key) index tensors that broadcast together -> one value for each pair."""
+
+
+class SchemeError(Exception):
+    """A positional encoding that cannot be built or used as asked; the message names it and the fix."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The facts about a model that a scheme may need. Lengths are in tokens."""
+
+    width: int
+    heads: int
+    kv_heads: int
+    layers: int
+    train_length: int  # L0 of every formula: the longest input seen in training
+
+    @property
+    def head_dim(self) -> int:
+        return self.width // self.heads
+
+
+@dataclass(frozen=True)
+class Positions:
+    """Where every key and every query sits. Queries are the last `queries` of the tokens.
+
+    Packed documents, left padding, skipped or random positions and cached decoding differ only in what stands here.
+    Causality follows the order of the tokens, not their positions: a token sees itself and the tokens before it.
+    """
+
+    ids: Tensor  # (B or 1, T) int64, the position of each token
+    queries: int  # Q
+    length: int  # the length being run: 1 + the largest position, as a Python number, so that reading it costs nothing
+    contiguous: bool = True  # positions go up by exactly one from token to token, in every row
+    causal: bool = True
+    segments: Tensor | None = None  # (B or 1, T); a token sees only tokens of its own segment. None: all are one
+    memo: dict = field(default_factory=dict, repr=False, compare=False)  # see `once`
+
+    @classmethod
+    def first(cls, tokens: int, *, queries: int | None = None, device=None, causal: bool = True) -> "Positions":
+        """Positions 0 … tokens-1, the same in every row; the last `queries` of them (default: all) ask."""
+        ids = torch.arange(tokens, device=device)[None]
+        return cls(ids, tokens if queries is None else queries, tokens, causal=causal)
+
+    @property
+    def tokens(self) -> int:
+        return self.ids.shape[-1]
+
+    @property
+    def of_queries(self) -> Tensor:  # (B or 1, Q)
+        return self.ids[:, self.tokens - self.queries :]
+
+    def distance(self, b: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """How far key j lies behind query i: position of the query minus position of the key (negative: ahead)."""
+        b = row_of(self.ids, b)
+        return self.of_queries[b, i] - self.ids[b, j]
+
+    def once(self, key: Hashable, make: Callable[[], object]):
+        """`make()`, computed for the first layer that asks and kept for the others of the same forward pass.
+
+        Only for values without a gradient: a layer that is run again for its gradient must find the same graph.
+        """
+        if key not in self.memo:
+            self.memo[key] = make()
+        return self.memo[key]
+
+
+def row_of(shared: Tensor, b: Tensor) -> Tensor:
+    """The row of a (B or 1, T) tensor that holds batch b."""
+    return b if shared.shape[0] > 1 else torch.zeros((), dtype=b.dtype, device=b.device)
+
+
+class ByDistance:
+    """A bias that depends on head and distance alone: an `AtPair` that backends may ask for `vector` instead."""
+
+    def __init__(self, bias: Callable[[Tensor, Tensor], Tensor], pos: Positions):
+        self.bias, self.pos = bias, pos
+
+    def __call__(self, b, h, i, j):
+        return self.bias(self.pos.distance(b, i, j), h)
+
+    def vector(self, distances: Tensor, heads: int) -> Tensor:
+        """The bias at each of the (N,) distances, for every head: (H, N)."""
+        return self.bias(distances[None, :], torch.arange(heads, device=distances.device)[:, None])
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What a scheme does to the attention scores q·k/√D, said once; every backend lowers it to its own kernel."""
+
+    slopes: Tensor | None = None  # (H,) fp32: score -= slopes[h] * |distance|
+    window: int | None = None  # a query sees itself and the window-1 tokens before it
+    bias: AtPair | None = None  # any other number added to a score
+    keep: AtPair | None = None  # any other mask: False hides the key
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The words used, for a backend to compare with those it can run."""
+        return frozenset(f.name for f in fields(self) if getattr(self, f.name) is not None)
+
+    @classmethod
+    def of_distance(cls, bias: Callable[[Tensor, Tensor], Tensor], pos: Positions) -> "Scores":
+        """Add bias(distance, head) to the scores; both arguments are int64 tensors that broadcast together."""
+        return cls(bias=ByDistance(bias, pos))
+
+
+class Scheme(nn.Module):
+    """A positional encoding. Every hook does nothing by default, so this class is NoPE; override where a scheme acts.
+
+    A scheme keeps no buffers: what follows from Python numbers is computed when needed, in fp32, so that no cast, no
+    loading path and no earlier longer input can change it.
+    """
+
+    limit: int | None = None  # the longest input it can take, in tokens; None: any
+    prefix_consistent: bool = True  # the output at a token depends on nothing after it, not even on how much follows
+
+    def __init__(self, shape: Shape):
+        super().__init__()
+        self.shape = shape
+
+    def embed(self, x: Tensor, pos: Positions) -> Tensor:
+        """(B, Q, C) token embeddings, once, before the first layer."""
+        return x
+
+    def rotate(self, q: Tensor, k: Tensor, pos: Positions) -> tuple[Tensor, Tensor]:
+        """(B, H, Q, D) queries and (B, G, T, D) keys, in every layer."""
+        return q, k
+
+    def scores(self, q: Tensor, k: Tensor, pos: Positions) -> Scores:
+        """What is added to or hidden from the scores, in every layer."""
+        return Scores()
+
+    def at(self, layer: int) -> "Scheme":
+        """The scheme of one layer; most are the same in all."""
+        return self

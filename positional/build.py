@@ -1,0 +1,206 @@
+"""A description -> a scheme. A kind is a file of this folder, a user's own file, or a class of an installed module."""
+
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import positional
+from positional.base import Scheme, SchemeError, Shape
+from positional.stack import Stack
+
+Spec = str | dict[str, Any] | list
+"""`rope`, `{kind: rope-ntk, factor: 8}`, or a list of these, applied in turn."""
+
+NOT_KINDS = {"base", "build", "stack", "extension"}
+
+
+def kinds() -> list[str]:
+    """The built-in kinds: one a file, `rope-ntk` in `rope_ntk.py`."""
+    names = (module.name for module in pkgutil.iter_modules(positional.__path__))
+    return sorted(name.replace("_", "-") for name in names if name not in NOT_KINDS)
+
+
+def summary(kind: str) -> str:
+    """The first line of a kind's file: its name, what it does, its paper."""
+    return sys.modules[find(kind).__module__].__doc__.strip().splitlines()[0]
+
+
+def build(spec: Spec, shape: Shape, *, trust: bool = True) -> Scheme:
+    """The scheme that `spec` describes, for a model of this shape.
+
+    trust: whether a kind may name a file or module outside this package, whose code then runs. A model that was
+    downloaded is built with trust=False.
+    Raises SchemeError, naming kind, option and fix.
+    """
+    if isinstance(spec, list):
+        if not spec:
+            raise SchemeError("an empty list of encodings; write nope for none")
+        return (
+            build(spec[0], shape, trust=trust)
+            if len(spec) == 1
+            else Stack(shape, [build(one, shape, trust=trust) for one in spec])
+        )
+    kind, options = parse(spec)
+    cls = find(kind, trust=trust)
+    try:
+        return cls(shape, **checked(kind, cls, options))
+    except SchemeError as error:
+        raise error if str(error).startswith(kind) else SchemeError(f"{kind}: {error}") from None
+
+
+def parse(spec: Spec) -> tuple[str, dict[str, Any]]:
+    """One encoding's description -> its kind and its options."""
+    if isinstance(spec, str):
+        return spec, {}
+    if not isinstance(spec, dict) or not isinstance(spec.get("kind"), str):
+        raise SchemeError(f"an encoding is a name, {{kind: name, option: value}} or a list of these, got {spec!r}")
+    return spec["kind"], {key: value for key, value in spec.items() if key != "kind"}
+
+
+def name_of(spec: Spec) -> str:
+    """What tables call it: its kind, or the stem of a user's file; a stack joins its members with +."""
+    if isinstance(spec, list):
+        return "+".join(name_of(one) for one in spec)
+    kind = parse(spec)[0]
+    path, _, cls = kind.partition(":")
+    return cls or Path(path).stem if path.endswith(".py") else kind
+
+
+def names_of(specs: list[Spec]) -> list[str]:
+    """A name for each, all different: the kind, and the options beside it where the kind alone would name two."""
+    kinds_ = [name_of(spec) for spec in specs]
+    return [kind if kinds_.count(kind) == 1 else with_options(spec) for kind, spec in zip(kinds_, specs, strict=True)]
+
+
+def with_options(spec: Spec) -> str:
+    if isinstance(spec, list):
+        return "+".join(with_options(one) for one in spec)
+    return " ".join([name_of(spec), *(f"{key}={value}" for key, value in parse(spec)[1].items())])
+
+
+def find(kind: str, *, trust: bool = True) -> type[Scheme]:
+    """The class of a kind: of this package, else of a path (`ideas.py`, `ideas.py:Name`), else of a module."""
+    if kind in kinds():
+        return only(importlib.import_module(f"positional.{kind.replace('-', '_')}"), kind)
+    path, _, name = kind.partition(":")
+    if path.endswith(".py") or "." in path:
+        if not trust:
+            raise SchemeError(
+                f"this model's encoding `{kind}` is code outside the lab; read it, then pass trust_remote_code=True"
+            )
+        module = load(Path(path).expanduser()) if path.endswith(".py") else imported(path)
+        return named(module, name) if name else only(module, kind)
+    near = difflib.get_close_matches(kind, kinds(), 1)
+    raise SchemeError(
+        f"unknown encoding `{kind}`" + (f": did you mean {near[0]}?" if near else f"; built in: {', '.join(kinds())}")
+    )
+
+
+def load(path: Path) -> ModuleType:
+    """A user's file as a module of its own; the same file gives the same module."""
+    path = path.resolve()
+    if not path.is_file():
+        raise SchemeError(f"no file {path}: the encoding's kind names it")
+    key = hashlib.sha256(path.read_bytes() + bytes(path)).hexdigest()[:12]
+    name = f"positional_user_{path.stem}_{key}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module  # before it runs: torch.compile looks its functions up there
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            del sys.modules[name]
+            raise SchemeError(f"{path} does not run: {type(error).__name__}: {error}") from error
+    return sys.modules[name]
+
+
+def imported(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise SchemeError(
+            f"no module `{name}` ({error}): a kind is built in, a path to a .py file, or a module"
+        ) from error
+
+
+def schemes_in(module: ModuleType) -> dict[str, type[Scheme]]:
+    classes = {name: value for name, value in vars(module).items() if inspect.isclass(value)}
+    return {n: c for n, c in classes.items() if issubclass(c, Scheme) and c.__module__ == module.__name__}
+
+
+def only(module: ModuleType, kind: str) -> type[Scheme]:
+    found = schemes_in(module)
+    if len(found) != 1:
+        names = ", ".join(found) or "none"
+        raise SchemeError(f"`{kind}` must define one Scheme, found {names}: write {kind}:NAME to choose one")
+    return next(iter(found.values()))
+
+
+def named(module: ModuleType, name: str) -> type[Scheme]:
+    found = schemes_in(module)
+    if name not in found:
+        raise SchemeError(f"no Scheme `{name}` in {module.__file__}; it defines {', '.join(found) or 'none'}")
+    return found[name]
+
+
+def options_of(cls: type[Scheme]) -> dict[str, inspect.Parameter]:
+    """A class's options: the keyword-only arguments of its constructor."""
+    signature = inspect.signature(cls.__init__)
+    return {n: p for n, p in signature.parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+def checked(kind: str, cls: type[Scheme], options: dict[str, Any]) -> dict[str, Any]:
+    """The options, each known, each of its type, none missing."""
+    known, types = options_of(cls), get_type_hints(cls.__init__)
+    for name in options.keys() - known.keys():
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known) or 'no options'}"
+        raise SchemeError(f"{kind} has no option `{name}`: {hint}")
+    for name, parameter in known.items():
+        if name not in options and parameter.default is inspect.Parameter.empty:
+            raise SchemeError(f"{kind} needs `{name}` ({shown(types[name])}): write {{kind: {kind}, {name}: …}}")
+    return {name: typed(kind, name, value, types.get(name, Any)) for name, value in options.items()}
+
+
+def typed(kind: str, name: str, value: Any, wanted: Any) -> Any:
+    if accepts(wanted, value):
+        return value
+    raise SchemeError(f"{kind}: `{name}` must be {shown(wanted)}, got {value!r}")
+
+
+def accepts(wanted: Any, value: Any) -> bool:
+    """Whether a value read from YAML fits an annotation: no string passes for a number, no true for a 1."""
+    if wanted is Any:
+        return True
+    if get_origin(wanted) is Literal:
+        return value in get_args(wanted) and not isinstance(value, bool)
+    if get_origin(wanted) is list:
+        return isinstance(value, list) and all(accepts(*get_args(wanted), one) for one in value)
+    if get_args(wanted):  # a union
+        return any(accepts(one, value) for one in get_args(wanted))
+    if wanted is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if wanted is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, wanted)
+
+
+def shown(wanted: Any) -> str:
+    """An annotation as a person would write it."""
+    if get_origin(wanted) is Literal:
+        return " or ".join(str(one) for one in get_args(wanted))
+    if get_origin(wanted) is list:
+        return f"a list of {shown(*get_args(wanted))}"
+    if get_args(wanted):
+        return " or ".join(shown(one) for one in get_args(wanted))
+    return {float: "a number", int: "a whole number", bool: "true or false", str: "text", type(None): "null"}.get(
+        wanted, str(wanted)
+    )
