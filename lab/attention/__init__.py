@@ -1,0 +1,54 @@
+"""attend: one call for every scheme, on the fastest backend that runs it exactly."""
+
+from torch import Tensor
+
+from lab import LabError
+from lab.attention import eager, sdpa
+from positional.base import Positions, Scores
+
+BACKENDS = {"sdpa": sdpa, "eager": eager}  # fastest first
+"""A backend is a module with `can`, the words of `Scores` it runs; `refuses(q, pos)`, the reason why it cannot take
+this call, or None; and `attend(q, k, v, scores, pos)`."""
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, scores: Scores, pos: Positions, backend: str = "auto") -> Tensor:
+    """softmax(q·k/√D + what `scores` says) · v, over the keys that each query may see.
+
+    q: (B, H, Q, D), the queries of the last Q tokens.   k, v: (B, G, T, D) with G dividing H.   Returns (B, H, Q, D).
+    backend: `auto` or one of `BACKENDS`.
+    Raises LabError when the shapes do not fit, or when the backend asked for cannot run this scheme exactly.
+    """
+    fits(q, k, v, pos)
+    return BACKENDS[choose(scores, q, pos, backend)].attend(q, k, v, scores, pos)
+
+
+def choose(scores: Scores, q: Tensor, pos: Positions, backend: str = "auto") -> str:
+    """The name of the backend to use."""
+    if backend == "auto":
+        return next(name for name in BACKENDS if obstacle(name, scores, q, pos) is None)  # eager takes everything
+    if backend not in BACKENDS:
+        raise LabError(f"no attention backend `{backend}`; there are auto, {', '.join(BACKENDS)}")
+    if reason := obstacle(backend, scores, q, pos):
+        able = [name for name in BACKENDS if obstacle(name, scores, q, pos) is None]
+        raise LabError(f"attention: {backend} {reason}; {', '.join(able)} can, and auto picks {able[0]}")
+    return backend
+
+
+def obstacle(backend: str, scores: Scores, q: Tensor, pos: Positions) -> str | None:
+    """Why this backend cannot run these scores exactly; None: it can."""
+    module = BACKENDS[backend]
+    if missing := sorted(scores.needs - module.can):
+        return f"does not run {', '.join(missing)}"
+    return module.refuses(q, pos)
+
+
+def fits(q: Tensor, k: Tensor, v: Tensor, pos: Positions) -> None:
+    heads, kv_heads, queries, tokens = q.shape[1], k.shape[1], q.shape[2], k.shape[2]
+    if queries > tokens:
+        raise LabError(f"{queries} queries on {tokens} keys: queries are the last of the tokens, so at most as many")
+    if heads % kv_heads or v.shape[:3] != k.shape[:3]:
+        raise LabError(f"{heads} query heads cannot share keys {tuple(k.shape)} and values {tuple(v.shape)}")
+    if (pos.queries, pos.tokens) != (queries, tokens):
+        raise LabError(
+            f"positions are for {pos.queries} queries on {pos.tokens} tokens, attention got {queries} on {tokens}"
+        )

@@ -1,0 +1,53 @@
+"""Eager: the definition, written out; any scheme, any dtype, T×T memory. The oracle the others are held to."""
+
+import torch
+from torch import Tensor
+
+from positional.base import Positions, Scores, row_of
+
+can = frozenset({"slopes", "window", "bias", "keep"})
+
+
+def refuses(q: Tensor, pos: Positions) -> str | None:
+    return None
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, scores: Scores, pos: Positions) -> Tensor:
+    """See `lab.attention.attend`. Scores and softmax are at least fp32, or fp64 where the inputs are."""
+    group = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    exact = torch.promote_types(q.dtype, torch.float32)
+    s = q.to(exact) @ k.to(exact).transpose(-1, -2) * q.shape[-1] ** -0.5  # (B, H, Q, T)
+    b, h, i, j = grid(*s.shape, q.device)
+    if scores.slopes is not None:
+        s = s - scores.slopes.to(exact)[h] * pos.distance(b, i, j).abs()
+    if scores.bias is not None:
+        s = s + scores.bias(b, h, i, j)
+    weights = s.masked_fill(~visible(scores, pos, b, h, i, j), float("-inf")).softmax(-1)
+    # A query that sees nothing (padding) has no weights: its output is zero, like the fused kernels'.
+    return (weights.nan_to_num() @ v.to(exact)).to(q.dtype)
+
+
+def grid(
+    batch: int, heads: int, queries: int, tokens: int, device, start: int = 0
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Index tensors (batch, head, query, key) that broadcast to (B, H, Q, T); queries are counted from `start`."""
+    sizes = ((0, batch), (0, heads), (start, start + queries), (0, tokens))
+    return tuple(
+        torch.arange(a, z, device=device).view([-1 if axis == mine else 1 for axis in range(4)])
+        for mine, (a, z) in enumerate(sizes)
+    )
+
+
+def visible(scores: Scores, pos: Positions, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    """Which keys each query may see, as a boolean that broadcasts to (B, H, Q, T)."""
+    behind = i + (pos.tokens - pos.queries) - j  # in tokens; the last query sits on the last token
+    seen = behind >= 0 if pos.causal else torch.ones_like(behind, dtype=torch.bool)
+    if scores.window is not None:
+        seen = seen & (behind < scores.window)
+        if not pos.causal:
+            seen = seen & (-behind < scores.window)
+    if pos.segments is not None:
+        row = row_of(pos.segments, b)
+        seen = seen & (pos.segments[row, i + (pos.tokens - pos.queries)] == pos.segments[row, j])
+    return seen if scores.keep is None else seen & scores.keep(b, h, i, j)
