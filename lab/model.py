@@ -1,0 +1,284 @@
+"""The model, whole: a pre-norm decoder whose positions come from one pluggable scheme; a transformers model."""
+
+# B batch · T tokens · Q queries (the last Q of T) · H query heads · G key heads · D head size · C width · V vocabulary
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationMixin, PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+
+from lab import LabError
+from lab.attention import attend
+from positional import Positions, Scheme, SchemeError, Shape, build
+from positional.build import name_of
+
+LOSS_LOGITS = 2**23
+"""The most logits that the loss holds at once (32 MiB); more are made by chunks, and again for the gradient."""
+
+
+class LabConfig(PreTrainedConfig):
+    """Sizes of a model and the description of its positional encoding. Lengths are in tokens."""
+
+    model_type = "context-lab"
+    attribute_map = {
+        "hidden_size": "width",
+        "num_hidden_layers": "layers",
+        "num_attention_heads": "heads",
+        "num_key_value_heads": "kv_heads",
+        "intermediate_size": "hidden",
+        "max_position_embeddings": "train_length",
+    }
+
+    vocab_size: int = 256
+    width: int = 128
+    layers: int = 4
+    heads: int = 4
+    kv_heads: int | None = None  # None: as many as heads
+    hidden: int | None = None  # inner width of the MLP. None: 8/3 of the width, up to a multiple of 32
+    qk_norm: bool = False
+    train_length: int = 128
+    positional: str | dict | list = "rope"
+    attention: str = "auto"
+    norm_eps: float = 1e-6
+    tie_word_embeddings: bool = True
+    use_cache: bool = False
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    pad_token_id: int | None = None
+
+    def __post_init__(self, **kwargs):
+        self.kv_heads = self.heads if self.kv_heads is None else self.kv_heads
+        self.hidden = 32 * math.ceil(self.width * 8 / 3 / 32) if self.hidden is None else self.hidden
+        super().__post_init__(**kwargs)
+
+    @property
+    def shape(self) -> Shape:
+        """What the scheme is told of the model. Raises LabError where the sizes do not fit together."""
+        if problems := misfits(self.width, self.heads, self.kv_heads):
+            raise LabError("; ".join(problems))
+        return Shape(self.width, self.heads, self.kv_heads, self.layers, self.train_length)
+
+
+def misfits(width: int, heads: int, kv_heads: int | None) -> list[str]:
+    """What is wrong with these sizes taken together."""
+    problems = []
+    if width % heads:
+        problems.append(f"width {width} is not a multiple of heads {heads}: each head takes width / heads channels")
+    if kv_heads is not None and heads % kv_heads:
+        problems.append(
+            f"heads {heads} is not a multiple of kv_heads {kv_heads}: each key head serves as many query heads"
+        )
+    return problems
+
+
+class Attention(nn.Module):
+    """Self-attention. All that it knows about positions is the scheme it is handed."""
+
+    def __init__(self, config: LabConfig):
+        super().__init__()
+        self.size, self.backend = config.width // config.heads, config.attention
+        self.split = [config.heads * self.size, config.kv_heads * self.size, config.kv_heads * self.size]
+        self.qkv = nn.Linear(config.width, sum(self.split), bias=False)
+        self.out = nn.Linear(config.width, config.width, bias=False)
+        self.q_norm = nn.RMSNorm(self.size, config.norm_eps) if config.qk_norm else nn.Identity()
+        self.k_norm = nn.RMSNorm(self.size, config.norm_eps) if config.qk_norm else nn.Identity()
+
+    def forward(self, x: Tensor, pos: Positions, scheme: Scheme) -> Tensor:
+        q, k, v = (part.unflatten(-1, (-1, self.size)).transpose(1, 2) for part in self.qkv(x).split(self.split, -1))
+        q, k = scheme.rotate(self.q_norm(q), self.k_norm(k), pos)  # (B, H, Q, D), (B, G, T, D)
+        y = attend(q, k, v, scheme.scores(q, k, pos), pos, self.backend)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class MLP(nn.Module):
+    """SwiGLU (Shazeer 2020, arXiv:2002.05202)."""
+
+    def __init__(self, config: LabConfig):
+        super().__init__()
+        self.gate_up = nn.Linear(config.width, 2 * config.hidden, bias=False)
+        self.down = nn.Linear(config.hidden, config.width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = self.gate_up(x).chunk(2, -1)
+        return self.down(F.silu(gate) * up)
+
+
+class Layer(nn.Module):
+    def __init__(self, config: LabConfig):
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(config.width, config.norm_eps)
+        self.attention = Attention(config)
+        self.mlp_norm = nn.RMSNorm(config.width, config.norm_eps)
+        self.mlp = MLP(config)
+
+    def forward(self, x: Tensor, pos: Positions, scheme: Scheme) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), pos, scheme)
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class Decoder(nn.Module):
+    """Token ids -> hidden states."""
+
+    def __init__(self, config: LabConfig, *, trust: bool):
+        super().__init__()
+        self.embed = nn.Embedding(config.vocab_size, config.width)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
+        self.norm = nn.RMSNorm(config.width, config.norm_eps)
+        self.spec = config.positional
+        with torch.random.fork_rng(devices=[]):  # whatever the scheme draws, the weights around it stay the same
+            self.scheme = build(config.positional, config.shape, trust=trust)
+        mark_initialised(self.scheme)
+
+    def forward(self, input_ids: Tensor, pos: Positions | None = None, **_: Any) -> BaseModelOutputWithPast:
+        pos = Positions.first(input_ids.shape[1], device=input_ids.device) if pos is None else pos
+        if self.scheme.limit is not None and pos.length > self.scheme.limit:
+            raise SchemeError(
+                f"{name_of(self.spec)} takes at most {self.scheme.limit} tokens, got {pos.length}: "
+                "shorten the input or train at a longer length"
+            )
+        # Unit variance, so that what a scheme adds at its paper's scale neither drowns the tokens nor is drowned.
+        x = self.embed(input_ids) * self.embed.embedding_dim**0.5  # (B, T, C)
+        x = self.scheme.embed(x, pos)
+        for number, layer in enumerate(self.layers):
+            x = layer(x, pos, self.scheme.at(number))
+        return BaseModelOutputWithPast(last_hidden_state=self.norm(x))
+
+
+class LabModel(PreTrainedModel, GenerationMixin):
+    """A causal language model; save_pretrained, from_pretrained and the Auto classes work as for any other."""
+
+    config_class = LabConfig
+    base_model_prefix = "model"
+    _tied_weights_keys = {"head.weight": "model.embed.weight"}
+    _no_split_modules = ["Layer"]
+
+    def __init__(self, config: LabConfig, *, trust_remote_code: bool = True):
+        super().__init__(config)
+        self.model = Decoder(config, trust=trust_remote_code)
+        self.head = nn.Linear(config.width, config.vocab_size, bias=False)
+        self.post_init()
+
+    @classmethod
+    def from_pretrained(cls, *args, trust_remote_code: bool | None = None, **kwargs):
+        """As in transformers. A scheme that is not built in is code: it is run only with trust_remote_code=True."""
+        return super().from_pretrained(*args, trust_remote_code=bool(trust_remote_code), **kwargs)
+
+    @property
+    def scheme(self) -> Scheme:
+        return self.model.scheme
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        shift_labels: Tensor | None = None,
+        logits_to_keep: int | Tensor = 0,
+        num_items_in_batch: int | Tensor | None = None,
+        **_: Any,
+    ) -> CausalLMOutputWithPast:
+        """Logits, or with labels the mean loss alone: (B, T, V) logits are never held to make a loss.
+
+        input_ids: (B, T).   attention_mask: (B, T), 0 for padding.   position_ids: (B, T), default 0 … T-1.
+        labels: (B, T), the token at each place, -100 for none; place p predicts label p+1.
+        shift_labels: (B, T), the token that place p itself predicts.   num_items_in_batch: what to divide the loss by.
+        logits_to_keep: how many of the last places, or which places, to make logits for; 0 is all.
+        """
+        pos = positions(input_ids, attention_mask, position_ids)
+        hidden = self.model(input_ids, pos).last_hidden_state  # (B, T, C)
+        if labels is not None and shift_labels is None:
+            shift_labels = F.pad(labels[:, 1:], (0, 1), value=-100)
+        if shift_labels is not None:
+            total, count = self.loss_sum(hidden.flatten(0, 1), shift_labels.flatten())
+            return CausalLMOutputWithPast(loss=total / (count if num_items_in_batch is None else num_items_in_batch))
+        keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        return CausalLMOutputWithPast(logits=self.head(hidden[:, keep]))
+
+    def loss_sum(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Sum of the fp32 losses of (N, C) hidden states at (N,) targets, and how many targets there are."""
+        rows = max(1, LOSS_LOGITS // self.config.vocab_size)
+
+        def of_chunk(h: Tensor, t: Tensor) -> Tensor:
+            return F.cross_entropy(self.head(h).float(), t, ignore_index=-100, reduction="sum")
+
+        chunks = list(zip(hidden.split(rows), targets.split(rows), strict=True))
+        if len(chunks) == 1:
+            total = of_chunk(*chunks[0])
+        else:
+            total = sum(checkpoint(of_chunk, h, t, use_reentrant=False) for h, t in chunks)
+        return total, (targets != -100).sum()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Variance 1/width throughout; what writes to the residual stream is scaled down by √(2·layers)."""
+        std = self.config.width**-0.5
+        if isinstance(module, Attention):
+            nn.init.normal_(module.qkv.weight, std=std)
+            nn.init.normal_(module.out.weight, std=std / (2 * self.config.layers) ** 0.5)
+        elif isinstance(module, MLP):
+            nn.init.normal_(module.gate_up.weight, std=std)
+            nn.init.normal_(module.down.weight, std=self.config.hidden**-0.5 / (2 * self.config.layers) ** 0.5)
+        elif isinstance(module, nn.Embedding):
+            nn.init.normal_(module.weight, std=std)
+        elif isinstance(module, nn.RMSNorm):
+            nn.init.ones_(module.weight)
+        elif module is getattr(self, "head", None):
+            nn.init.normal_(module.weight, std=std)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.model.embed
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.model.embed = value
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.head
+
+    def set_output_embeddings(self, value: nn.Module) -> None:
+        self.head = value
+
+
+def positions(input_ids: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None) -> Positions:
+    """Where the tokens sit. Padding is a segment of its own, seen by no token; the first real token has position 0."""
+    tokens, device = input_ids.shape[1], input_ids.device
+    padded = attention_mask is not None and not bool(attention_mask.all())
+    if not padded and position_ids is None:
+        return Positions.first(tokens, device=device)
+    if position_ids is None:
+        position_ids = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)
+    contiguous = bool((position_ids.diff(dim=-1) == 1).all())
+    segments = attention_mask.long() if padded else None
+    return Positions(position_ids, tokens, 1 + int(position_ids.max()), contiguous, segments=segments)
+
+
+def swap(model: LabModel, spec: Any) -> list[str]:
+    """Put another scheme into a model; its other weights stay. Returns the new scheme's parameters that are untrained.
+
+    A parameter is kept where the old scheme has one of the same name and shape.
+    """
+    old = dict(model.scheme.named_parameters())
+    new = build(spec, model.config.shape).to(next(model.parameters()).device)
+    untrained = []
+    for name, parameter in new.named_parameters():
+        if name in old and old[name].shape == parameter.shape:
+            parameter.data = old[name].data
+        else:
+            untrained.append(name)
+    mark_initialised(new)
+    model.model.scheme, model.model.spec, model.config.positional = new, spec, spec
+    return untrained
+
+
+def mark_initialised(scheme: Scheme) -> None:
+    """A scheme sets its own first weights; transformers, which would draw them again, must pass it by."""
+    for module in scheme.modules():
+        module._is_hf_initialized = True
+
+
+AutoConfig.register(LabConfig.model_type, LabConfig)
+AutoModelForCausalLM.register(LabConfig, LabModel)
