@@ -1,0 +1,347 @@
+"""Text -> token ids: training and held-out documents, told apart by their content, in flat memory-mapped files."""
+
+import contextlib
+import errno
+import functools
+import hashlib
+import heapq
+import importlib.metadata
+import json
+import os
+import shutil
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from lab import LabError
+from lab.config import Data
+from lab.sources import documents, first_line, identity
+
+FORMAT = 1  # of the cached files; another number and old caches are left alone
+TOGETHER = 64  # documents a tokenizer is given at once, to use all its threads
+DAY = 86400  # seconds
+
+
+@dataclass(frozen=True)
+class Side:
+    """The training or the held-out documents: N token ids on end, every document followed by the end token."""
+
+    ids: np.ndarray  # (N,) memory-mapped, uint8 to uint32 by vocabulary
+    starts: np.ndarray  # (documents + 1,) int64: document d is ids[starts[d] : starts[d + 1] - 1]
+    names: list[str]
+
+    def document(self, d: int) -> np.ndarray:
+        """The tokens of document d, without the end token."""
+        return self.ids[self.starts[d] : self.starts[d + 1] - 1]
+
+    def at(self, offsets: np.ndarray, length: int) -> list[str]:
+        """The documents that the stretches ids[o : o + length] touch, in order, each once."""
+        first = np.searchsorted(self.starts, offsets, side="right") - 1
+        last = np.searchsorted(self.starts, np.asarray(offsets) + length, side="left")
+        touched = dict.fromkeys(d for a, z in zip(first, last, strict=True) for d in range(a, z))
+        return [self.names[d] for d in touched]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Both sides, and what they were made from: meta["vocab_size"], ["eos"], ["sha256"], ["source"], counts a side."""
+
+    train: Side
+    held_out: Side
+    meta: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    encode: Callable[[list[str]], list[np.ndarray]]
+    vocab_size: int
+    eos: int
+    identity: dict[str, Any]  # what makes its ids differ from another's
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.min_scalar_type(self.vocab_size - 1)
+
+
+def corpus(settings: Data) -> Corpus:
+    """The documents of these settings as token ids: built at the first call, then read from settings.cache.
+
+    Raises LabError where the source, the tokenizer or the cache folder cannot be used, or nothing is held out.
+    """
+    source, tokenizer = identity(settings), tokenizer_of(settings.tokenizer)
+    made_from = {"format": FORMAT, "source": source, "tokenizer": tokenizer.identity}
+    made_from |= {"settings": settings.model_dump(include={"documents", "held_out"})}
+    key = hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
+    folder = Path(settings.cache).expanduser() / key
+    if flaw := damage(folder):
+        if folder.exists():
+            print(f"{folder} is damaged ({flaw}): building it again", file=sys.stderr)
+        build(folder, settings, made_from, tokenizer)
+    found = opened(folder)
+    if not found.held_out.names:
+        raise LabError(nothing_held_out(len(found.train.names), settings.held_out))
+    return found
+
+
+def nothing_held_out(count: int, held_out: float) -> str:
+    return (
+        f"data: no documents to evaluate on: at data.held_out {held_out}, none of {count} was held out. A document is "
+        "never on both sides: raise data.held_out, add documents, or cut long ones into several files or rows"
+    )
+
+
+def tokenizer_of(name: str) -> Tokenizer:
+    return as_bytes() if name == "bytes" else pretrained(name)
+
+
+def as_bytes() -> Tokenizer:
+    """UTF-8 itself. Documents hold no NUL (see `distinct`), so it is free to end them."""
+
+    def encode(texts):
+        return [np.frombuffer(text.encode(), np.uint8) for text in texts]
+
+    return Tokenizer(encode, 256, 0, {"name": "bytes"})
+
+
+def pretrained(name: str) -> Tokenizer:
+    """A Hugging Face tokenizer, by name or folder. Raises LabError if it is not found or cannot end a document."""
+    from transformers import AutoTokenizer
+
+    try:
+        loaded = AutoTokenizer.from_pretrained(str(Path(name).expanduser()))
+    except Exception as error:  # transformers, tokenizers, huggingface_hub and httpx raise errors of their own
+        raise LabError(
+            f"data.tokenizer: no tokenizer `{name}`: {first_line(error)}\n"
+            "write `bytes`, a folder that holds a tokenizer, or a name on the Hub that is downloaded or can be reached"
+        ) from error
+    eos = loaded.sep_token_id if loaded.eos_token_id is None else loaded.eos_token_id
+    if eos is None:
+        raise LabError(f"data.tokenizer: `{name}` has no eos or sep token to end documents with; add one to it")
+    # split_special_tokens: a text that spells out the end token must not end there.
+    how = {"add_special_tokens": False, "split_special_tokens": True, "return_attention_mask": False, "verbose": False}
+    vocabulary = loaded.get_vocab()
+    rules = json.dumps(vocabulary, sort_keys=True) + (loaded.backend_tokenizer.to_str() if loaded.is_fast else "")
+
+    def encode(texts):
+        return [np.array(ids, np.int64) for ids in loaded(texts, **how)["input_ids"]]
+
+    size = max(len(loaded), max(vocabulary.values()) + 1)  # a vocabulary may have holes
+    return Tokenizer(encode, size, eos, {"name": name, "sha256": hashlib.sha256(rules.encode()).hexdigest()})
+
+
+def distinct(settings: Data) -> Iterator[tuple[str, str, bytes]]:
+    """(name, text, sha256) of the documents that are not empty and were not seen before, without NUL characters."""
+    seen = set()
+    for name, text in documents(settings):
+        content = text.encode("utf-8", "replace").replace(b"\0", b"")
+        digest = hashlib.sha256(content).digest()
+        if content and digest not in seen:
+            seen.add(digest)
+            yield name, content.decode(), digest
+
+
+def is_held_out(digest: bytes, fraction: float) -> bool:
+    """A document's side hangs on its content alone: it stays there whatever is added or dropped around it."""
+    return int.from_bytes(digest[:8], "big") < fraction * 2**64
+
+
+class Writer:
+    """One side, written document by document."""
+
+    def __init__(self, file: BinaryIO, dtype: np.dtype, eos: int):
+        self.file, self.dtype, self.end = file, dtype, np.array([eos], dtype).tobytes()
+        self.starts, self.names, self.bytes, self.hash = [0], [], 0, hashlib.sha256()
+
+    def add(self, name: str, text: str, ids: np.ndarray):
+        written = ids.astype(self.dtype).tobytes() + self.end
+        self.file.write(written)
+        self.hash.update(written)
+        self.starts.append(self.starts[-1] + len(ids) + 1)
+        self.names.append(name)
+        self.bytes += len(text.encode())
+
+    def finish(self, starts: BinaryIO, names: BinaryIO) -> dict[str, Any]:
+        starts.write(np.array(self.starts, np.int64).tobytes())  # np.save hides why a write failed
+        names.write(json.dumps(self.names).encode())
+        counts = {"documents": len(self.names), "tokens": self.starts[-1], "bytes": self.bytes}
+        return counts | {"sha256": self.hash.hexdigest()}
+
+
+def build(folder: Path, settings: Data, made_from: dict, tokenizer: Tokenizer):
+    """Write the cache beside its place, then rename it there: whenever the process dies, no half-made one is found."""
+    aside = folder.parent / f".{folder.name}-{uuid.uuid4().hex}"
+    try:
+        sweep(folder)
+        aside.mkdir(parents=True)
+        write(aside, settings, made_from, tokenizer)
+        settle(aside, folder)
+    except OSError as error:  # the sources' own errors come as LabError
+        raise LabError(unwritable(error, aside, made_from["source"].get("bytes"))) from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def write(folder: Path, settings: Data, made_from: dict, tokenizer: Tokenizer):
+    with open(folder / "train.ids", "wb") as train, open(folder / "held_out.ids", "wb") as held_out:
+        sides = [Writer(file, tokenizer.dtype, tokenizer.eos) for file in (train, held_out)]
+        for name, text, digest, ids in encoded(settings, tokenizer):
+            sides[is_held_out(digest, settings.held_out)].add(name, text, ids)
+        if not any(side.names for side in sides):
+            raise LabError(f"data: the documents of source {settings.source} are all empty; give it some text")
+        secured(train), secured(held_out)
+    meta = made_from | {"vocab_size": tokenizer.vocab_size, "eos": tokenizer.eos, "dtype": str(tokenizer.dtype)}
+    for name, side in zip(("train", "held_out"), sides, strict=True):
+        with open(folder / f"{name}.starts", "wb") as starts, open(folder / f"{name}.names.json", "wb") as names:
+            meta[name] = side.finish(starts, names)
+            secured(starts), secured(names)
+    both = meta["train"]["sha256"] + meta["held_out"]["sha256"]
+    meta |= {"sha256": hashlib.sha256(both.encode()).hexdigest(), "versions": versions(settings)}
+    with open(folder / "meta.json", "wb") as file:
+        file.write(json.dumps(meta, indent=1).encode())
+        secured(file)
+
+
+def encoded(settings: Data, tokenizer: Tokenizer) -> Iterator[tuple[str, str, bytes, np.ndarray]]:
+    """(name, text, sha256, ids) of each document that has any token."""
+    from tqdm import tqdm
+
+    found = islice(distinct(settings), settings.documents)
+    # disable=None: silent unless a terminal looks on; delay: in seconds, so that a small corpus says nothing.
+    found = iter(tqdm(found, desc="text to token ids", unit=" documents", delay=2, disable=None))
+    while group := list(islice(found, TOGETHER)):
+        for document, ids in zip(group, tokenizer.encode([text for _, text, _ in group]), strict=True):
+            if len(ids):
+                yield *document, ids
+
+
+def secured(file: BinaryIO):
+    """On the disk, not only in the system's memory: a rename must never get there before the content."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def settle(aside: Path, folder: Path):
+    """Move a finished cache to its place; if another process was first, its cache holds the same and stays."""
+    if damage(folder):
+        broken = aside.with_name(aside.name + "-broken")
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(folder, broken)
+        shutil.rmtree(broken, ignore_errors=True)
+    try:
+        os.rename(aside, folder)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or damage(folder):
+            raise
+
+
+def sweep(folder: Path):
+    """Remove what killed builds of this cache left; one that still runs has written something within a day."""
+    for left in folder.parent.glob(f".{folder.name}-*"):
+        with contextlib.suppress(FileNotFoundError):  # it has just been moved to its place
+            if time.time() - max(path.stat().st_mtime for path in (left, *left.iterdir())) > DAY:
+                shutil.rmtree(left, ignore_errors=True)
+
+
+def unwritable(error: OSError, folder: Path, text_bytes: int | None) -> str:
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return f"data.cache: {folder.parent} cannot be written: {error.strerror or error}"
+    written = sum(path.stat().st_size for path in folder.glob("*"))
+    needs = f", of {megabytes(text_bytes)} of text" if text_bytes else ""
+    return (
+        f"data.cache: no space left in {folder.parent}: it was full after {megabytes(written)} of token ids{needs}. "
+        "Free some space, point data.cache at another disk, or lower data.documents"
+    )
+
+
+def megabytes(count: int) -> str:
+    return f"{count / 1e6:.1f} MB"
+
+
+def versions(settings: Data) -> dict[str, str]:
+    """Of the packages that may have had a part in the ids."""
+    names = [] if settings.source == "stdlib" else ["datasets"]
+    names += [] if settings.tokenizer == "bytes" else ["transformers", "tokenizers"]
+    return {name: importlib.metadata.version(name) for name in names}
+
+
+def damage(folder: Path) -> str | None:
+    """What is wrong with a cache; None when it is whole."""
+    try:
+        opened(folder)
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        return str(error) or type(error).__name__
+    return None
+
+
+def opened(folder: Path) -> Corpus:
+    meta = json.loads((folder / "meta.json").read_text())
+    return Corpus(read(folder, "train", meta), read(folder, "held_out", meta), meta)
+
+
+def read(folder: Path, name: str, meta: dict) -> Side:
+    counts, path, dtype = meta[name], folder / f"{name}.ids", np.dtype(meta["dtype"])
+    if path.stat().st_size != counts["tokens"] * dtype.itemsize:
+        raise ValueError(f"{path.name} has {path.stat().st_size} bytes of {counts['tokens'] * dtype.itemsize}")
+    # An empty file cannot be mapped.
+    ids = np.memmap(path, dtype, mode="r") if counts["tokens"] else np.zeros(0, dtype)
+    starts = np.fromfile(folder / f"{name}.starts", np.int64)
+    names = json.loads((folder / f"{name}.names.json").read_text())
+    if not len(starts) - 1 == len(names) == counts["documents"]:
+        raise ValueError(f"{name} has {len(names)} names, {len(starts) - 1} starts, {counts['documents']} documents")
+    return Side(ids, starts, names)
+
+
+def batch(side: Side, *, length: int, size: int, seed: int, step: int) -> tuple[np.ndarray, np.ndarray]:
+    """The whole batch of a step, over all ranks: ids (size, length + 1) int64 and their offsets (size,) int64.
+
+    A row's first `length` ids are the inputs, its last `length` the targets. A pure function of its arguments: an epoch
+    cuts the ids into stretches at a phase of its own and visits each once, in an order of its own; batches run across
+    epochs. Raises LabError if the side is shorter than one row.
+    """
+    if len(side.ids) <= length:
+        raise LabError(
+            f"data: {len(side.names)} training documents hold {len(side.ids)} tokens, but one sequence of train.length "
+            f"{length} needs {length + 1}: add text, lower train.length, or lower data.held_out"
+        )
+    epochs, places = np.divmod(step * size + np.arange(size), stretches(len(side.ids), length))
+    orders = {epoch: order(len(side.ids), length, seed, epoch) for epoch in np.unique(epochs).tolist()}
+    offsets = np.array([orders[epoch][place] for epoch, place in zip(epochs.tolist(), places, strict=True)])
+    return np.array(side.ids[offsets[:, None] + np.arange(length + 1)], np.int64), offsets
+
+
+def stretches(tokens: int, length: int) -> int:
+    """How many an epoch has: one fewer than fit, so that every phase has as many and leaves out only ends."""
+    return max(1, (tokens - 1) // length - 1)
+
+
+@functools.lru_cache(2)
+def order(tokens: int, length: int, seed: int, epoch: int) -> np.ndarray:
+    """The offsets of an epoch's stretches, in the order of its visits."""
+    count, random = stretches(tokens, length), np.random.default_rng([seed, epoch])
+    phase = random.integers(tokens - count * length)
+    return phase + length * random.permutation(count)
+
+
+def long_documents(side: Side, *, length: int, count: int) -> list[tuple[str, np.ndarray]]:
+    """(name, first `length` ids as int64) of `count` documents with at least so many tokens, without end tokens.
+
+    They are the first in the order of a hash of their content, so a document added elsewhere displaces at most one.
+    Raises LabError if there are fewer.
+    """
+    lengths = np.diff(side.starts) - 1
+    fitting = np.flatnonzero(lengths >= length).tolist()
+    if len(fitting) < count:
+        raise LabError(
+            f"eval: only {len(fitting)} of {len(lengths)} held-out documents have {length} tokens, and eval.documents "
+            f"asks for {count}; the longest has {max(lengths, default=0)}. "
+            "Lower eval.documents or eval.lengths, add longer texts, or raise data.held_out"
+        )
+    chosen = heapq.nsmallest(count, fitting, key=lambda d: hashlib.sha256(side.document(d)).digest())
+    return [(side.names[d], np.array(side.document(d)[:length], np.int64)) for d in chosen]
