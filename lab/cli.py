@@ -1,0 +1,113 @@
+"""The command line: lab train | eval | compare | schemes | bench. Each command imports what it needs when it runs."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    help="A lab for extending the context of Transformers by how they encode position.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+bench = typer.Typer(help="Measure speed and memory on this machine.", no_args_is_help=True)
+app.add_typer(bench, name="bench")
+
+Config = Annotated[Path, typer.Argument(help="A YAML file; configs/base.yaml documents every setting.")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(help="Settings over the file's: train.steps=500 model.positional=alibi")
+]
+
+
+@app.callback()
+def options(debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False) -> None:
+    pass  # read by `main`, which is there when the command has failed
+
+
+@app.command()
+def train(config: Config, overrides: Overrides = None) -> None:
+    """Train a run, or go on with one that was interrupted."""
+    from lab.config import read
+    from lab.train import train
+
+    print(train(read(config, overrides or [])))
+
+
+@app.command(name="eval")
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="The folder of a trained run: runs/rope")],
+    settings: Annotated[
+        list[str] | None, typer.Argument(help="YAML files and a.b=c over the run's own settings.")
+    ] = None,
+) -> None:
+    """Measure a trained run at longer and longer contexts, as trained and with other schemes swapped in."""
+    from lab.config import of_run
+    from lab.evaluate import evaluate
+    from lab.table import show
+    from lab.track import Track
+    from lab.train import accelerator_for
+
+    which = of_run(run, settings or [])
+    accelerator = accelerator_for(which)
+    rows = list(evaluate(which, accelerator))
+    track = Track(which, accelerator)
+    track.rows(rows)
+    track.close()
+    if accelerator.is_main_process:
+        show(rows, which.train.length)
+
+
+@app.command()
+def compare(config: Config, overrides: Overrides = None) -> None:
+    """Train several encodings alike, measure them on the same tokens; a table and a figure."""
+    from lab.compare import compare
+    from lab.config import read
+    from lab.rows import read as rows_of
+    from lab.table import show
+
+    run = read(config, overrides or [])
+    out = compare(run)
+    show(rows_of(out / "rows.jsonl"), run.train.length)
+    print(f"{out}/table.md, rows.jsonl, curve.png")
+
+
+@app.command()
+def schemes() -> None:
+    """List every kind of positional encoding."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from positional.build import kinds, summary
+
+    table = Table.grid(padding=(0, 2))
+    for kind in kinds():
+        table.add_row(f"[bold]{kind}", summary(kind))
+    Console().print(table)
+
+
+def main() -> None:
+    """Exit codes: 0; 1 for work that failed; 2 for a call that cannot be carried out as written."""
+    debug = "--debug" in sys.argv
+    sys.argv = [word for word in sys.argv if word != "--debug"]  # so that it may stand anywhere
+    try:
+        app()
+    except KeyboardInterrupt:
+        print("lab: interrupted; the same command goes on from what is saved", file=sys.stderr)
+        sys.exit(1)
+    except Exception as error:
+        if debug or not foreseen(error):
+            raise
+        print(f"lab: {error}", file=sys.stderr)
+        sys.exit(getattr(error, "code", 1))
+
+
+def foreseen(error: Exception) -> bool:
+    """Whether an error is written for the user; any other is a bug of ours and keeps its traceback."""
+    return type(error).__name__ in (
+        "LabError",
+        "EvalError",
+        "SchemeError",
+    )  # by name: importing them would take seconds

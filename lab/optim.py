@@ -1,0 +1,33 @@
+"""The optimizer's groups and the learning rate as a pure function of the step."""
+
+import math
+
+import torch
+from torch import nn
+
+from lab.config import Train
+
+
+def optimizer(model: nn.Module, settings: Train) -> torch.optim.AdamW:
+    """AdamW; weight decay on the matrices of the layers alone: not on norms, embeddings or what a scheme learns."""
+    decayed, free = [], []
+    for name, parameter in model.named_parameters():
+        (decayed if ".layers." in name and parameter.ndim == 2 else free).append(parameter)
+    groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": free, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=settings.lr, betas=settings.betas, fused=True)
+
+
+def rate(step: int, settings: Train) -> float:
+    """The learning rate of a step, counted from 0: linear warm-up, then
+
+    cosine: half a cosine down to floor · lr.   stable: lr, then a line down to it over the last `decay` of steps.
+    """
+    if step < settings.warmup:
+        return settings.lr * (step + 1) / settings.warmup
+    if settings.schedule == "cosine":
+        done = (step - settings.warmup) / max(1, settings.steps - settings.warmup)
+        fall = (1 - math.cos(math.pi * min(1.0, done))) / 2
+    else:
+        tail = settings.decay * settings.steps
+        fall = min(1.0, max(0.0, (step + 1 - (settings.steps - tail)) / tail))
+    return settings.lr * (1 - (1 - settings.floor) * fall)

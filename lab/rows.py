@@ -1,0 +1,59 @@
+"""Rows: every measured number is one line of JSON, in long format, the same for every probe."""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from eval.store import append, lines
+
+
+@dataclass(frozen=True)
+class Row:
+    run: str
+    scheme: str  # the encoding that was measured
+    trained_as: str  # the encoding that the weights were trained with
+    seed: int
+    probe: str
+    metric: str
+    length: int  # tokens of context
+    value: float | None  # None: the scheme cannot take this length; the note says why
+    count: int  # tokens that the value is a mean over
+    note: str = ""
+
+    @property
+    def what(self) -> tuple:
+        """What was measured; two rows with the same answer to different values cannot both stand."""
+        return self.run, self.scheme, self.seed, self.probe, self.metric, self.length
+
+
+class Rows:
+    """A rows.jsonl: each new row is appended and on disk at once; a row measured anew takes the place of the old."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.rows = {row.what: row for row in read(path)}
+
+    def put(self, row: Row) -> None:
+        if self.rows.get(row.what) == row:
+            return
+        changed = row.what in self.rows
+        self.rows[row.what] = row
+        if changed:
+            write(self.path, list(self.rows.values()))
+        else:
+            append(self.path, [asdict(row)])
+
+
+def read(path: Path) -> list[Row]:
+    return [Row(**record) for record in lines(path)]
+
+
+def write(path: Path, rows: list[Row]) -> None:
+    """Replace the file in one step."""
+    side = path.with_name(path.name + ".tmp")
+    with open(side, "w") as file:
+        file.writelines(json.dumps(asdict(row)) + "\n" for row in rows)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(side, path)

@@ -1,0 +1,253 @@
+"""Training, top to bottom: a run's settings -> a trained model in its folder, the same whether interrupted or not."""
+
+import json
+import math
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from eval.store import append, lines
+from lab import LabError, checkpoint
+from lab.config import Run, checked, dump, tree
+from lab.data import Corpus, batch, corpus
+from lab.model import LabConfig, LabModel
+from lab.optim import optimizer, rate
+from lab.progress import progress
+from lab.track import Track, log_with
+from positional.build import parse
+
+FREE = {"folder", "name", "track", "project", "eval", "compare"}
+FREE_IN_TRAIN = {"log_every", "eval_every", "save_every", "keep"}
+"""Settings that may change between two commands on one run: they leave its weights as they are."""
+
+
+def accelerator_for(run: Run) -> Accelerator:
+    """The processes and devices at hand, set up as this run wants them. One serves training and evaluation of a run."""
+    torch.set_flush_denormal(True)  # weights of far keys underflow; on a CPU each would cost a hundred normal ones
+    torch.set_float32_matmul_precision("high")  # TF32 where a GPU multiplies fp32 matrices; nothing on a CPU
+    precision = run.train.precision
+    if precision == "auto":
+        precision = "bf16" if torch.cuda.is_available() and torch.cuda.is_bf16_supported() else "fp32"
+    return Accelerator(
+        mixed_precision="bf16" if precision == "bf16" else "no",
+        gradient_accumulation_steps=run.train.accumulate,
+        log_with=log_with(run),
+        project_dir=str(run.path),
+    )
+
+
+def model_for(run: Run, text: Corpus) -> LabModel:
+    """A new model with this run's first weights: a function of the seed, and the same for every encoding."""
+    m = run.model
+    torch.manual_seed(run.seed)
+    return LabModel(
+        LabConfig(
+            vocab_size=text.meta["vocab_size"],
+            eos_token_id=text.meta["eos"],
+            width=m.width,
+            layers=m.layers,
+            heads=m.heads,
+            kv_heads=m.kv_heads,
+            hidden=m.hidden,
+            qk_norm=m.qk_norm,
+            tie_word_embeddings=m.tie,
+            attention=m.attention,
+            positional=m.positional,
+            train_length=run.train.length,
+        )
+    )
+
+
+def train(run: Run, accelerator: Accelerator | None = None, track: Track | None = None) -> Path:
+    """Train, or go on with, the run in `run.path`; returns the folder of the model.
+
+    Raises LabError for a folder of another run, a batch that cannot be shared out, a loss that is not finite, a full
+    disk, or after a signal, when all is saved.
+    """
+    final = run.path / "model"
+    claim(run)
+    if final.exists():
+        return final
+    accelerator = accelerator or accelerator_for(run)
+    share = accelerator.num_processes * run.train.accumulate
+    if run.train.batch % share:
+        raise LabError(
+            f"train.batch {run.train.batch} cannot be shared by {accelerator.num_processes} processes × "
+            f"{run.train.accumulate} accumulated parts: make it a multiple of {share}"
+        )
+    with accelerator.main_process_first():
+        text = corpus(run.data)
+    record(run, text, accelerator)
+    model = model_for(run, text)
+    model, adam = accelerator.prepare(model, optimizer(model, run.train))
+    step = checkpoint.restore(accelerator, run.path / "checkpoints")
+    track = track or Track(run, accelerator)
+    track.facts |= {"data": text.meta}
+    steps(run, accelerator, model, adam, text, track, step)
+    with checkpoint.replacing(final, main=accelerator.is_main_process, meet=accelerator.wait_for_everyone) as side:
+        accelerator.unwrap_model(model).save_pretrained(
+            side, is_main_process=accelerator.is_main_process, state_dict=accelerator.get_state_dict(model)
+        )
+    return final
+
+
+def steps(run: Run, accelerator: Accelerator, model, adam, text: Corpus, track: Track, step: int) -> None:
+    """The loop: from `step` to the last, saving on the way."""
+    main, settings = accelerator.is_main_process, run.train
+    log, saved = run.path / "train.jsonl", step
+    if main:
+        forget_after(log, step)
+    model.train()
+    total, tokens = settings.steps, settings.batch * settings.length
+    begun, since = time.perf_counter(), step
+    with interruptible() as signalled, progress(run.name, total, done=step, show=main) as bar:
+        while step < total:
+            lr = rate(step, settings)
+            loss, norm = one_step(run, accelerator, model, adam, text, step, lr, saved)
+            step += 1
+            speed = tokens * (step - since) / (time.perf_counter() - begun)
+            bar.advance(1, f"loss {loss:.3f} · {speed:,.0f} tokens/s")
+            metrics = {"loss": loss, "lr": lr, "grad_norm": norm, "tokens": tokens * step, "tokens_per_s": speed}
+            if settings.eval_every and step % settings.eval_every == 0:
+                metrics |= held_out_losses(run, accelerator, model, text)
+            if main and (step % settings.log_every == 0 or step == total):
+                append(log, [{"step": step, **metrics}])
+                track.train(step, metrics)
+            stop = any_process(accelerator, bool(signalled))
+            if stop or step % settings.save_every == 0 or step == total:
+                checkpoint.save(accelerator, run.path / "checkpoints", step, settings.keep)
+                saved = step
+            if stop and step < total:
+                raise LabError(
+                    f"{run.name}: stopped at step {step} of {total}, saved; the same command goes on from there"
+                )
+
+
+def one_step(run, accelerator, model, adam, text: Corpus, step: int, lr: float, saved: int) -> tuple[float, float]:
+    """One update; returns the mean loss over all processes and the norm of the gradient before clipping."""
+    settings, world = run.train, accelerator.num_processes
+    ids, offsets = batch(text.train, length=settings.length, size=settings.batch, seed=run.seed, step=step)
+    mine = slice(accelerator.process_index, None, world)
+    parts = torch.from_numpy(ids[mine]).to(accelerator.device).chunk(settings.accumulate)  # (B / parts, length + 1)
+    for group in adam.param_groups:
+        group["lr"] = lr
+    total = torch.zeros((), device=accelerator.device)
+    for part in parts:
+        with accelerator.accumulate(model):
+            loss = model(part[:, :-1], shift_labels=part[:, 1:]).loss
+            accelerator.backward(loss)
+            total += loss.detach() / len(parts)
+            if accelerator.sync_gradients:
+                mean = float(accelerator.reduce(total, "mean"))
+                norm = float(accelerator.clip_grad_norm_(model.parameters(), settings.clip))
+                if not (
+                    math.isfinite(mean) and math.isfinite(norm)
+                ):  # before the update, which would spoil the weights
+                    documents = text.train.at(offsets[mine], settings.length)
+                    raise LabError(not_finite(run, step, mean, norm, documents, saved))
+            adam.step()
+            adam.zero_grad()
+    return mean, norm
+
+
+def not_finite(run: Run, step: int, loss: float, norm: float, documents: list[str], saved: int) -> str:
+    good = f"the checkpoint of step {saved} in {run.path / 'checkpoints'} is good" if saved else "nothing is saved yet"
+    shown = ", ".join(documents[:8]) + (" …" if len(documents) > 8 else "")
+    return (
+        f"{run.name}: step {step + 1} has loss {loss} and gradient norm {norm}; {good}.\n  Its batch came from {shown}.\n"
+        "  Under a new name: lower train.lr, raise train.warmup, or set model.qk_norm=true."
+    )
+
+
+def held_out_losses(run: Run, accelerator: Accelerator, model, text: Corpus) -> dict[str, float]:
+    """The mean loss at 1, 2 and 4 training lengths on the same tokens of a few held-out documents."""
+    from lab.evaluate import held_out
+
+    inner = accelerator.unwrap_model(model)
+    inner.eval()
+    losses = held_out(inner, text, run.train.length, accelerator)
+    inner.train()
+    return losses
+
+
+@contextmanager
+def interruptible() -> Iterator[list[int]]:
+    """SIGTERM and Ctrl-C are noted in the list, to be acted on between two steps; a second one acts at once."""
+    noted: list[int] = []
+
+    def note(number: int, frame) -> None:
+        if noted:
+            raise KeyboardInterrupt
+        noted.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield noted
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def any_process(accelerator: Accelerator, mine: bool) -> bool:
+    """Whether any process says so: all stop after the same step or none does."""
+    if accelerator.num_processes == 1:
+        return mine
+    flag: Tensor = accelerator.reduce(torch.tensor(float(mine), device=accelerator.device))
+    return bool(flag > 0)
+
+
+def forget_after(log: Path, step: int) -> None:
+    """Take out what a lost stretch of training logged after the checkpoint; it will be logged again, the same."""
+    kept = [line for line in lines(log) if line["step"] <= step]
+    if log.exists():
+        side = log.with_name(log.name + ".tmp")
+        side.write_text("".join(json.dumps(line) + "\n" for line in kept))
+        side.replace(log)
+
+
+def claim(run: Run) -> None:
+    """Raise LabError where the run's folder holds a run with other settings."""
+    path = run.path / "config.yaml"
+    if not path.exists():
+        return
+    there = flat(lasting(checked(tree(path), path)))
+    wanted = flat(lasting(run))
+    if different := sorted(key for key in there.keys() | wanted.keys() if there.get(key) != wanted.get(key)):
+        lines_ = [f"  {key}: {there.get(key)!r} there, {wanted.get(key)!r} asked for" for key in different]
+        raise LabError(
+            f"{run.path} holds a run with other settings:\n"
+            + "\n".join(lines_)
+            + f"\nChoose another name (name={run.name}-2), or delete {run.path} to train it anew"
+        )
+
+
+def lasting(run: Run) -> dict:
+    """The settings that decide the weights."""
+    return run.model_dump(mode="json", exclude={**dict.fromkeys(FREE, True), "data": {"cache"}, "train": FREE_IN_TRAIN})
+
+
+def flat(values: dict) -> dict:
+    from lab.track import flat
+
+    return flat(values)
+
+
+def record(run: Run, text: Corpus, accelerator: Accelerator) -> None:
+    """Write down what the run is made of: its settings, its data, and the source of an encoding of the user's own."""
+    if not accelerator.is_main_process:
+        return
+    run.path.mkdir(parents=True, exist_ok=True)
+    (run.path / "data.json").write_text(json.dumps(text.meta, indent=1))
+    (run.path / "config.yaml").write_text(dump(run))
+    specs = run.model.positional if isinstance(run.model.positional, list) else [run.model.positional]
+    for spec in specs:
+        source = Path(parse(spec)[0].partition(":")[0]).expanduser()
+        if source.suffix == ".py":
+            shutil.copy(source, run.path / source.name)
