@@ -88,6 +88,21 @@ def schemes() -> None:
     Console().print(table)
 
 
+@bench.command(name="train")
+def bench_train(
+    batch: Annotated[int, typer.Option(min=1, help="Sequences a step.")] = 8,
+    length: Annotated[int, typer.Option(min=2, help="Tokens a sequence.")] = 256,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each case; medians are over these.")] = 9,
+    out: Annotated[Path, typer.Option(help="Where the figures go, as JSON.")] = Path("runs/bench/train.json"),
+) -> None:
+    """Training steps of our decoder beside transformers' Llama of the same size: speed and peak memory."""
+    from lab.bench import show, train_speed, write
+
+    result = train_speed(batch=batch, length=length, rounds=rounds)
+    write(result, out)
+    show(result)
+
+
 def main() -> None:
     """Exit codes: 0; 1 for work that failed; 2 for a call that cannot be carried out as written."""
     debug = "--debug" in sys.argv

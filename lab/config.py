@@ -112,7 +112,7 @@ class Run(Settings):
 
     name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")
     folder: str = "runs"
-    seed: int = 0
+    seed: int = Field(0, ge=0)
     track: Literal["wandb", "tensorboard", "none"] = "wandb"
     project: str = "context-lab"
     data: Data = Data()

@@ -12,7 +12,7 @@ import shutil
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -22,7 +22,8 @@ import numpy as np
 
 from lab import LabError
 from lab.config import Data
-from lab.sources import documents, first_line, identity
+from lab.sources import documents, identity
+from lab.tokenizer import Tokenizer, tokenizer_of
 
 FORMAT = 1  # of the cached files; another number and old caches are left alone
 TOGETHER = 64  # documents a tokenizer is given at once, to use all its threads
@@ -58,18 +59,6 @@ class Corpus:
     meta: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Tokenizer:
-    encode: Callable[[list[str]], list[np.ndarray]]
-    vocab_size: int
-    eos: int
-    identity: dict[str, Any]  # what makes its ids differ from another's
-
-    @property
-    def dtype(self) -> np.dtype:
-        return np.min_scalar_type(self.vocab_size - 1)
-
-
 def corpus(settings: Data) -> Corpus:
     """The documents of these settings as token ids: built at the first call, then read from settings.cache.
 
@@ -95,45 +84,6 @@ def nothing_held_out(count: int, held_out: float) -> str:
         f"data: no documents to evaluate on: at data.held_out {held_out}, none of {count} was held out. A document is "
         "never on both sides: raise data.held_out, add documents, or cut long ones into several files or rows"
     )
-
-
-def tokenizer_of(name: str) -> Tokenizer:
-    return as_bytes() if name == "bytes" else pretrained(name)
-
-
-def as_bytes() -> Tokenizer:
-    """UTF-8 itself. Documents hold no NUL (see `distinct`), so it is free to end them."""
-
-    def encode(texts):
-        return [np.frombuffer(text.encode(), np.uint8) for text in texts]
-
-    return Tokenizer(encode, 256, 0, {"name": "bytes"})
-
-
-def pretrained(name: str) -> Tokenizer:
-    """A Hugging Face tokenizer, by name or folder. Raises LabError if it is not found or cannot end a document."""
-    from transformers import AutoTokenizer
-
-    try:
-        loaded = AutoTokenizer.from_pretrained(str(Path(name).expanduser()))
-    except Exception as error:  # transformers, tokenizers, huggingface_hub and httpx raise errors of their own
-        raise LabError(
-            f"data.tokenizer: no tokenizer `{name}`: {first_line(error)}\n"
-            "write `bytes`, a folder that holds a tokenizer, or a name on the Hub that is downloaded or can be reached"
-        ) from error
-    eos = loaded.sep_token_id if loaded.eos_token_id is None else loaded.eos_token_id
-    if eos is None:
-        raise LabError(f"data.tokenizer: `{name}` has no eos or sep token to end documents with; add one to it")
-    # split_special_tokens: a text that spells out the end token must not end there.
-    how = {"add_special_tokens": False, "split_special_tokens": True, "return_attention_mask": False, "verbose": False}
-    vocabulary = loaded.get_vocab()
-    rules = json.dumps(vocabulary, sort_keys=True) + (loaded.backend_tokenizer.to_str() if loaded.is_fast else "")
-
-    def encode(texts):
-        return [np.array(ids, np.int64) for ids in loaded(texts, **how)["input_ids"]]
-
-    size = max(len(loaded), max(vocabulary.values()) + 1)  # a vocabulary may have holes
-    return Tokenizer(encode, size, eos, {"name": name, "sha256": hashlib.sha256(rules.encode()).hexdigest()})
 
 
 def distinct(settings: Data) -> Iterator[tuple[str, str, bytes]]:

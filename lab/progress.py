@@ -44,6 +44,16 @@ def progress(title: str, total: float, *, done: float = 0, show: bool = True) ->
             yield Progress(title, total, done, bar)
 
 
+def quiet() -> None:
+    """Turn off other libraries' bars for saving and loading, and a warning about tied weights, which are meant."""
+    import logging
+
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    logging.getLogger("accelerate.utils.other").setLevel(logging.ERROR)
+
+
 class _Silent:
     task_ids = [0]
 

@@ -19,7 +19,7 @@ from lab.config import Run, checked, dump, tree
 from lab.data import Corpus, batch, corpus
 from lab.model import LabConfig, LabModel
 from lab.optim import optimizer, rate
-from lab.progress import progress
+from lab.progress import progress, quiet
 from lab.track import Track, log_with
 from positional.build import parse
 
@@ -30,6 +30,7 @@ FREE_IN_TRAIN = {"log_every", "eval_every", "save_every", "keep"}
 
 def accelerator_for(run: Run) -> Accelerator:
     """The processes and devices at hand, set up as this run wants them. One serves training and evaluation of a run."""
+    quiet()
     torch.set_flush_denormal(True)  # weights of far keys underflow; on a CPU each would cost a hundred normal ones
     torch.set_float32_matmul_precision("high")  # TF32 where a GPU multiplies fp32 matrices; nothing on a CPU
     precision = run.train.precision
@@ -161,7 +162,8 @@ def not_finite(run: Run, step: int, loss: float, norm: float, documents: list[st
     good = f"the checkpoint of step {saved} in {run.path / 'checkpoints'} is good" if saved else "nothing is saved yet"
     shown = ", ".join(documents[:8]) + (" …" if len(documents) > 8 else "")
     return (
-        f"{run.name}: step {step + 1} has loss {loss} and gradient norm {norm}; {good}.\n  Its batch came from {shown}.\n"
+        f"{run.name}: step {step + 1} has loss {loss} and gradient norm {norm}; {good}.\n"
+        f"  Its batch came from {shown}.\n"
         "  Under a new name: lower train.lr, raise train.warmup, or set model.qk_norm=true."
     )
 

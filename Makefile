@@ -1,0 +1,31 @@
+# Everything sets itself up: in the active virtual environment or, without one, in .venv. Safe to repeat.
+PYTHON ?= python3
+VENV := $(if $(VIRTUAL_ENV),$(VIRTUAL_ENV),.venv)
+BIN := $(VENV)/bin
+# Where there is no NVIDIA GPU, the CPU build of torch: 1 minute instead of several GB.
+CPU := $(if $(shell command -v nvidia-smi),,-c constraints-cpu.txt)
+READY := $(VENV)/.context-lab-ready
+
+.PHONY: quickstart test test-slow lint setup clean
+
+quickstart: $(READY)
+	$(BIN)/lab compare configs/quickstart.yaml
+
+test: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-slow: $(READY)
+	$(BIN)/python -m pytest -m slow
+
+lint: $(READY)
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints-cpu.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CPU) -e ".[test]"
+	touch $@
+
+clean:
+	rm -rf .venv build *.egg-info

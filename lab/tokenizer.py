@@ -1,0 +1,64 @@
+"""Text -> token ids: bytes as they are, or any Hugging Face tokenizer."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lab import LabError
+from lab.sources import first_line
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    encode: Callable[[list[str]], list[np.ndarray]]
+    vocab_size: int
+    eos: int
+    identity: dict[str, Any]  # what makes its ids differ from another's
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.min_scalar_type(self.vocab_size - 1)
+
+
+def tokenizer_of(name: str) -> Tokenizer:
+    return as_bytes() if name == "bytes" else pretrained(name)
+
+
+def as_bytes() -> Tokenizer:
+    """UTF-8 itself. Documents hold no NUL (see `distinct`), so it is free to end them."""
+
+    def encode(texts):
+        return [np.frombuffer(text.encode(), np.uint8) for text in texts]
+
+    return Tokenizer(encode, 256, 0, {"name": "bytes"})
+
+
+def pretrained(name: str) -> Tokenizer:
+    """A Hugging Face tokenizer, by name or folder. Raises LabError if it is not found or cannot end a document."""
+    from transformers import AutoTokenizer
+
+    try:
+        loaded = AutoTokenizer.from_pretrained(str(Path(name).expanduser()))
+    except Exception as error:  # transformers, tokenizers, huggingface_hub and httpx raise errors of their own
+        raise LabError(
+            f"data.tokenizer: no tokenizer `{name}`: {first_line(error)}\n"
+            "write `bytes`, a folder that holds a tokenizer, or a name on the Hub that is downloaded or can be reached"
+        ) from error
+    eos = loaded.sep_token_id if loaded.eos_token_id is None else loaded.eos_token_id
+    if eos is None:
+        raise LabError(f"data.tokenizer: `{name}` has no eos or sep token to end documents with; add one to it")
+    # split_special_tokens: a text that spells out the end token must not end there.
+    how = {"add_special_tokens": False, "split_special_tokens": True, "return_attention_mask": False, "verbose": False}
+    vocabulary = loaded.get_vocab()
+    rules = json.dumps(vocabulary, sort_keys=True) + (loaded.backend_tokenizer.to_str() if loaded.is_fast else "")
+
+    def encode(texts):
+        return [np.array(ids, np.int64) for ids in loaded(texts, **how)["input_ids"]]
+
+    size = max(len(loaded), max(vocabulary.values()) + 1)  # a vocabulary may have holes
+    return Tokenizer(encode, size, eos, {"name": name, "sha256": hashlib.sha256(rules.encode()).hexdigest()})
