@@ -56,6 +56,16 @@ def append(path: Path, records: list[dict]) -> None:
         os.fsync(file.fileno())
 
 
+def overwrite(path: Path, text: str) -> None:
+    """Put `text` in the place of a file in one step: a crash leaves the old one or the new one, whole."""
+    side = path.with_name(path.name + ".tmp")
+    with open(side, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(side, path)
+
+
 def ends_whole(file) -> bool:
     file.seek(-1, os.SEEK_END)
     return file.read(1) == b"\n"

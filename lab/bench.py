@@ -20,7 +20,7 @@ WIDTH, LAYERS, HEADS, HIDDEN, VOCABULARY = 256, 4, 4, 704, 256
 def train_speed(*, batch: int = 8, length: int = 256, rounds: int = 9, steps: int = 3) -> dict:
     """Tokens a second of whole training steps. The cases take turns: a change of the machine's pace hits all.
 
-    batch: sequences.   length: tokens a sequence.   rounds: turns of each case.   steps: in a turn, after one to warm up.
+    batch: sequences.   length: tokens a sequence.   rounds: turns of each case.   steps: in a turn, after one more.
     Returns medians of speeds and of ratios within a round, and each case's peak memory in its own process.
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -121,8 +121,16 @@ def hold(case: str, batch: int, length: int) -> None:
     step = stepper(case, torch.randint(VOCABULARY, (batch, length), device=device), length)
     for _ in range(3):
         step()
-    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    print(torch.cuda.max_memory_allocated() if device == "cuda" else resident)
+    print(torch.cuda.max_memory_allocated() if device == "cuda" else resident_peak())
+
+
+def resident_peak() -> int:
+    """Bytes. On Linux not from getrusage, whose figure starts with that of the process which started this one."""
+    try:
+        with open("/proc/self/status") as file:
+            return 1024 * next(int(line.split()[1]) for line in file if line.startswith("VmHWM"))
+    except (OSError, StopIteration):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def machine() -> str:

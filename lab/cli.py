@@ -47,15 +47,13 @@ def evaluate(
     from lab.config import of_run
     from lab.evaluate import evaluate
     from lab.table import show
-    from lab.track import Track
+    from lab.track import publish
     from lab.train import accelerator_for
 
     which = of_run(run, settings or [])
     accelerator = accelerator_for(which)
     rows = list(evaluate(which, accelerator))
-    track = Track(which, accelerator)
-    track.rows(rows)
-    track.close()
+    publish(rows, which, accelerator)
     if accelerator.is_main_process:
         show(rows, which.train.length)
 

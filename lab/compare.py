@@ -11,7 +11,7 @@ from lab.evaluate import evaluate
 from lab.figure import curve
 from lab.rows import read, write
 from lab.table import markdown
-from lab.track import Track
+from lab.track import Track, publish
 from lab.train import accelerator_for, train
 from positional.build import names_of
 
@@ -50,15 +50,9 @@ def train_and_measure(part: Run, accelerator: Accelerator, group: str) -> bool:
     track = Track(part, accelerator, group=group)
     train(part, accelerator, track)
     rows = list(evaluate(part, accelerator))
-    changed = rows != before
-    if changed:
-        track.rows([row for row in rows if row.scheme == row.trained_as])
-    track.close()
-    for scheme in dict.fromkeys(row.scheme for row in rows if changed and row.scheme != row.trained_as):
-        swapped = Track(part, accelerator, group=group, scheme=scheme)
-        swapped.rows([row for row in rows if row.scheme == scheme])
-        swapped.close()
-    return changed
+    if rows != before:
+        publish(rows, part, accelerator, group=group, track=track)
+    return rows != before
 
 
 def parts_of(run: Run) -> list[Run]:

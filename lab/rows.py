@@ -1,11 +1,10 @@
 """Rows: every measured number is one line of JSON, in long format, the same for every probe."""
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from eval.store import append, lines
+from eval.store import append, lines, overwrite
 
 
 @dataclass(frozen=True)
@@ -51,9 +50,4 @@ def read(path: Path) -> list[Row]:
 
 def write(path: Path, rows: list[Row]) -> None:
     """Replace the file in one step."""
-    side = path.with_name(path.name + ".tmp")
-    with open(side, "w") as file:
-        file.writelines(json.dumps(asdict(row)) + "\n" for row in rows)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(side, path)
+    overwrite(path, "".join(json.dumps(asdict(row)) + "\n" for row in rows))

@@ -83,6 +83,20 @@ class Track:
             self.accelerator.trackers, self.opened = [], False
 
 
+def publish(rows: list[Row], run: Run, accelerator, *, group: str | None = None, track: Track | None = None) -> None:
+    """Show a run's rows: its own under itself, those of each encoding swapped in as curves of their own beside it.
+
+    track: the run's, if it is open already; it is closed.
+    """
+    track = track or Track(run, accelerator, group=group)
+    track.rows([row for row in rows if row.scheme == row.trained_as])
+    track.close()
+    for scheme in dict.fromkeys(row.scheme for row in rows if row.scheme != row.trained_as):
+        swapped = Track(run, accelerator, group=group, scheme=scheme)
+        swapped.rows([row for row in rows if row.scheme == scheme])
+        swapped.close()
+
+
 def wandb_options(run: Run, group: str | None, scheme: str) -> dict[str, Any]:
     """How wandb opens this run: under one id for good, offline where it would otherwise ask for an account."""
     import wandb

@@ -13,7 +13,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from eval.store import append, lines
+from eval.store import append, lines, overwrite
 from lab import LabError, checkpoint
 from lab.config import Run, checked, dump, tree
 from lab.data import Corpus, batch, corpus
@@ -89,9 +89,11 @@ def train(run: Run, accelerator: Accelerator | None = None, track: Track | None 
     model = model_for(run, text)
     model, adam = accelerator.prepare(model, optimizer(model, run.train))
     step = checkpoint.restore(accelerator, run.path / "checkpoints")
-    track = track or Track(run, accelerator)
-    track.facts |= {"data": text.meta}
-    steps(run, accelerator, model, adam, text, track, step)
+    curves = track or Track(run, accelerator)
+    curves.facts |= {"data": text.meta}
+    steps(run, accelerator, model, adam, text, curves, step)
+    if track is None:
+        curves.close()
     with checkpoint.replacing(final, main=accelerator.is_main_process, meet=accelerator.wait_for_everyone) as side:
         accelerator.unwrap_model(model).save_pretrained(
             side, is_main_process=accelerator.is_main_process, state_dict=accelerator.get_state_dict(model)
@@ -208,10 +210,7 @@ def any_process(accelerator: Accelerator, mine: bool) -> bool:
 def forget_after(log: Path, step: int) -> None:
     """Take out what a lost stretch of training logged after the checkpoint; it will be logged again, the same."""
     kept = [line for line in lines(log) if line["step"] <= step]
-    if log.exists():
-        side = log.with_name(log.name + ".tmp")
-        side.write_text("".join(json.dumps(line) + "\n" for line in kept))
-        side.replace(log)
+    overwrite(log, "".join(json.dumps(line) + "\n" for line in kept))
 
 
 def claim(run: Run) -> None:
@@ -246,8 +245,8 @@ def record(run: Run, text: Corpus, accelerator: Accelerator) -> None:
     if not accelerator.is_main_process:
         return
     run.path.mkdir(parents=True, exist_ok=True)
-    (run.path / "data.json").write_text(json.dumps(text.meta, indent=1))
-    (run.path / "config.yaml").write_text(dump(run))
+    overwrite(run.path / "data.json", json.dumps(text.meta, indent=1))
+    overwrite(run.path / "config.yaml", dump(run))
     specs = run.model.positional if isinstance(run.model.positional, list) else [run.model.positional]
     for spec in specs:
         source = Path(parse(spec)[0].partition(":")[0]).expanduser()
