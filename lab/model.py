@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationMixin, PreT
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
 from lab import LabError
-from lab.attention import attend
+from lab.attention import attend_parts
 from positional import Positions, Scheme, SchemeError, Shape, build
 from positional.build import name_of
 
@@ -90,8 +90,8 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, pos: Positions, scheme: Scheme) -> Tensor:
         q, k, v = (part.unflatten(-1, (-1, self.size)).transpose(1, 2) for part in self.qkv(x).split(self.split, -1))
-        q, k = scheme.rotate(self.q_norm(q), self.k_norm(k), pos)  # (B, H, Q, D), (B, G, T, D)
-        y = attend(q, k, v, scheme.scores(q, k, pos), pos, self.backend)
+        parts = scheme.parts(self.q_norm(q), self.k_norm(k), pos)  # mostly one of (B, H, Q, D), (B, G, T, D), Scores
+        y = attend_parts(parts, v, pos, self.backend)
         return self.out(y.transpose(1, 2).flatten(2))
 
 

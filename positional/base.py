@@ -102,6 +102,7 @@ class Scores:
 
     slopes: Tensor | None = None  # (H,) fp32: score -= slopes[h] * |distance|
     window: int | None = None  # a query sees itself and the window-1 tokens before it
+    beyond: int | None = None  # a query sees only tokens at least this many before it: what a window leaves out
     bias: AtPair | None = None  # any other number added to a score
     keep: AtPair | None = None  # any other mask: False hides the key
 
@@ -141,6 +142,14 @@ class Scheme(nn.Module):
     def scores(self, q: Tensor, k: Tensor, pos: Positions) -> Scores:
         """What is added to or hidden from the scores, in every layer."""
         return Scores()
+
+    def parts(self, q: Tensor, k: Tensor, pos: Positions) -> list[tuple[Tensor, Tensor, Scores]]:
+        """Rotated queries and keys, and what happens to their scores. Most schemes have one part, made by the two hooks.
+
+        With several, each sees keys that the others do not, and one softmax over all is what comes out.
+        """
+        q, k = self.rotate(q, k, pos)
+        return [(q, k, self.scores(q, k, pos))]
 
     def at(self, layer: int) -> "Scheme":
         """The scheme of one layer; most are the same in all."""

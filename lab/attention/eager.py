@@ -5,14 +5,16 @@ from torch import Tensor
 
 from positional.base import Positions, Scores, row_of
 
-can = frozenset({"slopes", "window", "bias", "keep"})
+can = frozenset({"slopes", "window", "beyond", "bias", "keep"})
 
 
-def refuses(q: Tensor, pos: Positions) -> str | None:
+def refuses(q: Tensor, k: Tensor, pos: Positions, lse: bool) -> str | None:
     return None
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, scores: Scores, pos: Positions) -> Tensor:
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, scores: Scores, pos: Positions, lse: bool = False
+) -> Tensor | tuple[Tensor, Tensor]:
     """See `lab.attention.attend`. Scores and softmax are at least fp32, or fp64 where the inputs are."""
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
@@ -23,20 +25,19 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scores: Scores, pos: Positions) -> T
         s = s - scores.slopes.to(exact)[h] * pos.distance(b, i, j).abs()
     if scores.bias is not None:
         s = s + scores.bias(b, h, i, j)
-    weights = s.masked_fill(~visible(scores, pos, b, h, i, j), float("-inf")).softmax(-1)
+    s = s.masked_fill(~visible(scores, pos, b, h, i, j), float("-inf"))
     # A query that sees nothing (padding) has no weights: its output is zero, like the fused kernels'.
-    return (weights.nan_to_num() @ v.to(exact)).to(q.dtype)
+    out = (s.softmax(-1).nan_to_num() @ v.to(exact)).to(q.dtype)
+    return (out, s.logsumexp(-1)) if lse else out
 
 
-def grid(
-    batch: int, heads: int, queries: int, tokens: int, device, start: int = 0
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Index tensors (batch, head, query, key) that broadcast to (B, H, Q, T); queries are counted from `start`."""
-    sizes = ((0, batch), (0, heads), (start, start + queries), (0, tokens))
-    return tuple(
+def grid(batch: int, heads: int, queries: int, keys: int, device, query: int = 0, key: int = 0) -> list[Tensor]:
+    """Index tensors (batch, head, query, key) that broadcast to (B, H, Q, K); the last two count from `query` and `key`."""
+    sizes = ((0, batch), (0, heads), (query, query + queries), (key, key + keys))
+    return [
         torch.arange(a, z, device=device).view([-1 if axis == mine else 1 for axis in range(4)])
         for mine, (a, z) in enumerate(sizes)
-    )
+    ]
 
 
 def visible(scores: Scores, pos: Positions, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -47,6 +48,8 @@ def visible(scores: Scores, pos: Positions, b: Tensor, h: Tensor, i: Tensor, j: 
         seen = seen & (behind < scores.window)
         if not pos.causal:
             seen = seen & (-behind < scores.window)
+    if scores.beyond is not None:
+        seen = seen & (behind >= scores.beyond)
     if pos.segments is not None:
         row = row_of(pos.segments, b)
         seen = seen & (pos.segments[row, i + (pos.tokens - pos.queries)] == pos.segments[row, j])

@@ -1,76 +1,168 @@
 """SDPA: torch's fused attention; everything a scheme says is lowered to it exactly and without a T×T matrix."""
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lab.attention.distance import attend_by_distance
 from lab.attention.eager import grid, visible
 from positional.base import AtPair, ByDistance, Positions, Scores
 
-can = frozenset({"slopes", "window", "bias", "keep"})
+can = frozenset({"slopes", "window", "beyond", "bias", "keep"})
 
 CHUNK = 512
 """Queries a call when a mask is needed: 512 × T floats a head instead of T × T."""
 
 
-def refuses(q: Tensor, pos: Positions) -> str | None:
+def refuses(q: Tensor, k: Tensor, pos: Positions, lse: bool) -> str | None:
+    if lse and not q.is_cpu:
+        return "returns no log-sum-exp on a GPU"
+    if lse and torch.is_grad_enabled() and (q.requires_grad or k.requires_grad):
+        return "returns a log-sum-exp without its gradient"
     return None
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, scores: Scores, pos: Positions) -> Tensor:
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, scores: Scores, pos: Positions, lse: bool = False
+) -> Tensor | tuple[Tensor, Tensor]:
     """See `lab.attention.attend`."""
-    scale = q.shape[-1] ** -0.5
-    if scores.slopes is not None and pos.causal:
-        return extra_channel(q, k, v, scores, pos, scale)[..., : v.shape[-1]]
-    return masked(q, k, v, scores, pos, scale)
+    scale, size = q.shape[-1] ** -0.5, v.shape[-1]
+    if (bias := bias_vector(q, scores, pos)) is not None and not lse:
+        group = q.shape[1] // k.shape[1]
+        return attend_by_distance(q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1), bias, scale)
+    if scores.slopes is None or not pos.causal:
+        out, sums = masked(q, k, v, scores, pos, scale, lse)
+    else:
+        q, k, v = extra_channel(q, k, v, scores.slopes, pos, scale)
+        out, sums = masked(q, k, v, replace(scores, slopes=None), pos, scale, lse)
+        if lse:
+            sums = sums - scores.slopes[:, None] * (pos.of_queries - centre(pos))[:, None]
+    return (out[..., :size], sums) if lse else out[..., :size]
 
 
-def masked(q: Tensor, k: Tensor, v: Tensor, scores: Scores, pos: Positions, scale: float) -> Tensor:
-    """Everything but slopes: one fused call where the kernel knows the mask, else a call for each chunk of queries."""
-    queries, tokens, grouped = pos.queries, pos.tokens, q.shape[1] != k.shape[1]
+def bias_vector(q: Tensor, scores: Scores, pos: Positions) -> Tensor | None:
+    """(H, T) biases by distance where they are all there is to say, and the kernel for them is there; else None."""
+    plain = pos.causal and pos.contiguous and pos.segments is None and q.is_cpu and q.dtype == torch.float32
+    if not (plain and scores.needs == {"bias"} and isinstance(scores.bias, ByDistance)):
+        return None
+    return scores.bias.vector(torch.arange(pos.tokens), q.shape[1])
+
+
+def masked(
+    q: Tensor, k: Tensor, v: Tensor, scores: Scores, pos: Positions, scale: float, lse: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Everything but slopes: one fused call where the kernel knows the mask, else a call for each chunk of queries.
+
+    A chunk is given only the keys that some query of it may see, so that a window costs T · window and not T².
+    """
+    queries, tokens = pos.queries, pos.tokens
     if not scores.needs and pos.segments is None:
         if not pos.causal or queries == 1:
-            return F.scaled_dot_product_attention(q, k, v, scale=scale, enable_gqa=grouped)
+            return fused(q, k, v, None, scale, lse)
         if queries == tokens:  # `is_causal` aligns the first query with the first key: right for a square alone
-            return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=grouped)
-    chunks = []
+            return fused(q, k, v, None, scale, lse, causal=True)
+    if scores.needs == {"window"} and pos.segments is None and pos.causal and queries == tokens > 2 * scores.window:
+        if not lse:
+            return banded(q, k, v, scores.window, scale), None
+    outs, sums = [], []
     for start in range(0, queries, CHUNK):
         part = q[:, :, start : start + CHUNK]
-        last = tokens - queries + start + part.shape[2] if pos.causal else tokens  # no key beyond is seen
-        mask = mask_of(scores, pos, q, start, part.shape[2], last)
-        chunks.append(
-            F.scaled_dot_product_attention(part, k[:, :, :last], v[:, :, :last], mask, scale=scale, enable_gqa=grouped)
-        )
-    return torch.cat(chunks, 2) if len(chunks) > 1 else chunks[0]
+        keys = reach(scores, pos, start, part.shape[2])
+        if keys.start >= keys.stop:
+            out, total = part.new_zeros(*part.shape[:3], v.shape[3]), part.new_full(part.shape[:3], float("-inf"))
+        else:
+            mask = mask_of(scores, pos, q, start, part.shape[2], keys)
+            out, total = fused(part, k[:, :, keys], v[:, :, keys], mask, scale, lse)
+        outs.append(out), sums.append(total)
+    if len(outs) == 1:
+        return outs[0], sums[0]
+    return torch.cat(outs, 2), torch.cat(sums, 2) if lse else None
 
 
-def mask_of(scores: Scores, pos: Positions, q: Tensor, start: int, queries: int, keys: int) -> Tensor:
-    """What to add to the scores of queries start … start+queries-1 on the first `keys` keys; -inf hides."""
-    b, h, i, j = grid(q.shape[0], q.shape[1], queries, keys, q.device, start)
+def banded(q: Tensor, k: Tensor, v: Tensor, window: int, scale: float) -> Tensor:
+    """A window over all tokens as one call: blocks of queries are a batch, each on its own block of keys and those before.
+
+    Slicing keys block by block would make each block's gradient a tensor of all T; here they add up in one pass.
+    """
+    size = min(max(window, 64), 256)  # queries a block; each sees `window` keys before the block and the block itself
+    batch, heads, tokens, _ = q.shape
+    blocks = -(-tokens // size)
+    tail = blocks * size - tokens
+    kv_heads, keys = k.shape[1], window + size
+    q = F.pad(q, (0, 0, 0, tail)).unflatten(2, (blocks, size)).transpose(1, 2).flatten(0, 1)  # (B·n, H, size, D)
+    k, v = (F.pad(x, (0, 0, window, tail)).unfold(2, keys, size).permute(0, 2, 1, 4, 3).flatten(0, 1) for x in (k, v))
+    behind = torch.arange(size, device=q.device)[:, None] + window - torch.arange(keys, device=q.device)
+    seen = (behind >= 0) & (behind < window)
+    token = torch.arange(keys, device=q.device) + size * torch.arange(blocks, device=q.device)[:, None] - window
+    mask = (seen & (token >= 0)[:, None]).repeat(batch, 1, 1)[:, None]  # (B·n, 1, size, keys); no token before the first
+    out = F.scaled_dot_product_attention(q, k, v, mask, scale=scale, enable_gqa=heads != kv_heads)
+    return out.unflatten(0, (batch, blocks)).transpose(1, 2).flatten(2, 3)[:, :, :tokens]
+
+
+def fused(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, lse: bool, causal: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """One call of the kernel; it gives out the log-sum-exp only under its inner name."""
+    if not lse:
+        grouped = q.shape[1] != k.shape[1]
+        return F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=scale, enable_gqa=grouped), None
+    group = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    if mask is not None:
+        if mask.dtype == torch.bool:
+            mask = torch.zeros((), dtype=q.dtype).masked_fill(~mask, float("-inf"))
+        mask = mask.expand(q.shape[0], q.shape[1], -1, -1)
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    out, sums = kernel(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
+    if mask is not None:  # for a query that sees nothing the kernel leaves a sum that is no sum
+        sums = sums.masked_fill((mask == float("-inf")).all(-1), float("-inf"))
+    return out, sums
+
+
+def reach(scores: Scores, pos: Positions, start: int, queries: int) -> slice:
+    """The keys that queries start … start+queries-1 can see at all."""
+    if not pos.causal:
+        return slice(0, pos.tokens)
+    offset = pos.tokens - pos.queries + start  # the token of the first of them
+    first = 0 if scores.window is None else max(0, offset - scores.window + 1)
+    return slice(first, offset + queries - (scores.beyond or 0))
+
+
+def mask_of(scores: Scores, pos: Positions, q: Tensor, start: int, queries: int, keys: slice) -> Tensor:
+    """What to add to the scores of queries start … start+queries-1 on these keys, or which of them are seen."""
+    b, h, i, j = grid(q.shape[0], q.shape[1], queries, keys.stop - keys.start, q.device, start, keys.start)
     seen = visible(scores, pos, b, h, i, j)
     if not scores.needs & {"bias", "slopes"}:
         return seen
     mask = torch.zeros((), device=q.device)
     if scores.bias is not None:
-        mask = mask + bias_of(scores.bias, pos, start, b, h, i, j)
+        mask = mask + bias_of(scores.bias, pos, start, keys.start, b, h, i, j)
     if scores.slopes is not None:  # only without causality, where no key-only term stands for the distance
         mask = mask - scores.slopes[h] * pos.distance(b, i, j).abs()
     return mask.masked_fill(~seen, float("-inf")).to(q.dtype)
 
 
-def bias_of(bias: AtPair, pos: Positions, start: int, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-    """The bias of each pair, (B or 1, H, Q, T); worked out once a distance where only that matters."""
+def bias_of(bias: AtPair, pos: Positions, query: int, key: int, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    """The bias of each pair, (B or 1, H, Q, K), from the first `query` and `key` on; worked out once a distance if it can."""
     if not (isinstance(bias, ByDistance) and pos.contiguous):
         return bias(b, h, i, j)
     queries, keys = i.shape[2], j.shape[3]
-    nearest = start + pos.tokens - pos.queries - (keys - 1)  # from the first query to the last key
+    nearest = query + pos.tokens - pos.queries - (key + keys - 1)  # from the first query to the last key
     distances = torch.arange(nearest, nearest + queries + keys - 1, device=i.device)
     vector = bias.vector(distances, h.shape[1])  # (H, queries + keys - 1)
     # Row i, column j reads the entry of distance nearest + i + (keys-1-j): a window that slides by one, read backwards.
     return vector.unfold(-1, keys, 1).flip(-1)[None]
 
 
-def extra_channel(q: Tensor, k: Tensor, v: Tensor, scores: Scores, pos: Positions, scale: float) -> Tensor:
+def centre(pos: Positions) -> int:
+    return (pos.length - 1) // 2
+
+
+def extra_channel(
+    q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, pos: Positions, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
     """Slopes on any causal kernel: softmax ignores what is the same for all keys of a query, so -slope·(i - j) may be
     replaced by slope·(j - centre), a product of one more channel of q (the slope) and of k (the centred position).
 
@@ -78,8 +170,8 @@ def extra_channel(q: Tensor, k: Tensor, v: Tensor, scores: Scores, pos: Position
     proportion to it; the centre halves that. In half precision the position is split into a high and a low part.
     """
     batch, heads, kv_heads, size = q.shape[0], q.shape[1], k.shape[1], q.shape[3]
-    where = (pos.ids - (pos.length - 1) // 2).to(torch.float32)  # (B or 1, T)
-    slopes = (scores.slopes / scale).to(torch.float32)
+    where = (pos.ids - centre(pos)).to(torch.float32)  # (B or 1, T)
+    slopes = (slopes / scale).to(torch.float32)
     if q.dtype in (torch.float32, torch.float64):
         q_parts, k_parts = [slopes], [where]
     else:
@@ -92,4 +184,4 @@ def extra_channel(q: Tensor, k: Tensor, v: Tensor, scores: Scores, pos: Position
     k_more = torch.stack(k_parts, -1)[:, None].expand(batch, kv_heads, pos.tokens, -1).to(k.dtype)
     q = torch.cat([q, F.pad(q_more, (0, room - len(q_parts)))], -1)
     k = torch.cat([k, F.pad(k_more, (0, room - len(k_parts)))], -1)
-    return masked(q, k, F.pad(v, (0, room)), Scores(None, scores.window, scores.bias, scores.keep), pos, scale)
+    return q, k, F.pad(v, (0, room))

@@ -1,0 +1,35 @@
+"""Self-Extend: near keys as trained, far keys at positions shared by groups of tokens (Jin et al. 2024, arXiv:2401.01325)."""
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from positional.base import Positions, SchemeError, Scores, Shape
+from positional.rope import Rope
+
+
+class SelfExtend(Rope):
+    """Keys less than `window` tokens back are rotated as in RoPE; those beyond at position // group, the query's shifted so
+    that the two meet. A model trained on L tokens then reads (L - window) · group + window.
+
+    group: tokens that share a position.   window: tokens; at most the train length.
+    """
+
+    def __init__(self, shape: Shape, *, group: int, window: int, base: float = 10000.0):
+        super().__init__(shape, base=base)
+        if group < 1 or not 1 <= window <= shape.train_length:
+            raise SchemeError(
+                f"group must be at least 1 and window between 1 and the train length {shape.train_length}, "
+                f"got group {group} and window {window}; the paper's are 8 and 1024 for a train length of 4096"
+            )
+        self.group, self.window = group, window
+
+    def parts(self, q: Tensor, k: Tensor, pos: Positions) -> list[tuple[Tensor, Tensor, Scores]]:
+        near = *super().rotate(q, k, pos), Scores(window=self.window)
+        if pos.length <= self.window:
+            return [near]
+        shift = self.window - self.window // self.group
+        queries = pos.once((id(self), "queries"), lambda: replace(pos, ids=pos.ids // self.group + shift, memo={}))
+        keys = pos.once((id(self), "keys"), lambda: replace(pos, ids=pos.ids // self.group, memo={}))
+        far = self.rotate(q, k, queries)[0], self.rotate(q, k, keys)[1], Scores(beyond=self.window)
+        return [near, far]
