@@ -20,7 +20,7 @@ def refuses(q: Tensor, pos: Positions) -> str | None:
 def attend(q: Tensor, k: Tensor, v: Tensor, scores: Scores, pos: Positions) -> Tensor:
     """See `lab.attention.attend`."""
     scale = q.shape[-1] ** -0.5
-    if scores.slopes is not None and pos.causal:
+    if scores.slopes is not None and pos.causal and rising(pos):
         return extra_channel(q, k, v, scores, pos, scale)[..., : v.shape[-1]]
     return masked(q, k, v, scores, pos, scale)
 
@@ -53,9 +53,12 @@ def mask_of(scores: Scores, pos: Positions, q: Tensor, start: int, queries: int,
     mask = torch.zeros((), device=q.device)
     if scores.bias is not None:
         mask = mask + bias_of(scores.bias, pos, start, b, h, i, j)
-    if scores.slopes is not None:  # only without causality, where no key-only term stands for the distance
+    if scores.slopes is not None:  # only where keys may lie ahead, so that no key-only term stands for the distance
         mask = mask - scores.slopes[h] * pos.distance(b, i, j).abs()
-    return mask.masked_fill(~seen, float("-inf")).to(q.dtype)
+    mask = mask.masked_fill(~seen, float("-inf"))
+    if q.dtype.itemsize < mask.dtype.itemsize:  # rounded: less what all keys have in common, which softmax ignores, it loses less
+        mask = mask - mask.amax(-1, keepdim=True).clamp(min=torch.finfo(mask.dtype).min)
+    return mask.to(q.dtype)
 
 
 def bias_of(bias: AtPair, pos: Positions, start: int, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -70,6 +73,16 @@ def bias_of(bias: AtPair, pos: Positions, start: int, b: Tensor, h: Tensor, i: T
     return vector.unfold(-1, keys, 1).flip(-1)[None]
 
 
+def rising(pos: Positions) -> bool:
+    """Whether no key that a query sees has a later position: what lets a key-only term stand for the distance."""
+    if pos.contiguous:
+        return True
+    steps = pos.ids.diff(dim=-1) >= 0
+    if pos.segments is not None:
+        steps = steps | (pos.segments.diff(dim=-1) != 0)
+    return pos.once("rising", lambda: bool(steps.all()))
+
+
 def extra_channel(q: Tensor, k: Tensor, v: Tensor, scores: Scores, pos: Positions, scale: float) -> Tensor:
     """Slopes on any causal kernel: softmax ignores what is the same for all keys of a query, so -slope·(i - j) may be
     replaced by slope·(j - centre), a product of one more channel of q (the slope) and of k (the centred position).
@@ -78,7 +91,7 @@ def extra_channel(q: Tensor, k: Tensor, v: Tensor, scores: Scores, pos: Position
     proportion to it; the centre halves that. In half precision the position is split into a high and a low part.
     """
     batch, heads, kv_heads, size = q.shape[0], q.shape[1], k.shape[1], q.shape[3]
-    where = (pos.ids - (pos.length - 1) // 2).to(torch.float32)  # (B or 1, T)
+    where = (pos.ids - (pos.ids[:, :1] + pos.ids[:, -1:]) // 2).to(torch.float32)  # (B or 1, T), from the centre
     slopes = (scores.slopes / scale).to(torch.float32)
     if q.dtype in (torch.float32, torch.float64):
         q_parts, k_parts = [slopes], [where]
