@@ -88,6 +88,25 @@ def with_options(spec: Spec) -> str:
     return " ".join([name_of(spec), *(f"{key}={value}" for key, value in parse(spec)[1].items())])
 
 
+def sources(spec: Spec) -> list[Path]:
+    """The files outside this package that the description names."""
+    if isinstance(spec, list):
+        return [path for one in spec for path in sources(one)]
+    path = Path(parse(spec)[0].partition(":")[0]).expanduser()
+    return [path] if path.suffix == ".py" else []
+
+
+def moved(spec: Spec, folder: Path) -> Spec:
+    """The same description with each file outside this package looked for in `folder` first."""
+    if isinstance(spec, list):
+        return [moved(one, folder) for one in spec]
+    kind, options = parse(spec)
+    for path in sources(spec):
+        if (folder / path.name).is_file():
+            kind = kind.replace(kind.partition(":")[0], str(folder / path.name))
+    return {"kind": kind, **options} if options else kind
+
+
 def find(kind: str, *, trust: bool = True) -> type[Scheme]:
     """The class of a kind: of this package, else of a path (`ideas.py`, `ideas.py:Name`), else of a module."""
     if kind in kinds():

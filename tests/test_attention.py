@@ -326,7 +326,7 @@ def test_relative_tells_ahead_from_behind_without_causality(shape, backend):
     torch.testing.assert_close(out[0, 0, :7, 0], torch.arange(1.0, 8.0), rtol=0, atol=1e-5)
 
 
-# BUG, left failing: where positions restart without segments (`LabModel(position_ids=…)`), a key of the document
+# It was not always so: where positions restart without segments (`LabModel(position_ids=…)`), a key of the document
 # before may lie ahead of the query; the extra channel then rewards its distance, which the definition penalises.
 @pytest.mark.parametrize("backend", FUSED)
 def test_slopes_hold_where_positions_do_not_rise(backend):
@@ -339,7 +339,7 @@ def test_slopes_hold_where_positions_do_not_rise(backend):
 # precision far out
 
 
-# BUG, left failing: the centre is that of the length, not of the positions that are there; per row it would cost
+# It was not always so: the centre is that of the length, not of the positions that are there; per row it would cost
 # nothing, as softmax ignores it, and leave 2e-7.
 @pytest.mark.parametrize("backend", FUSED)
 def test_slopes_keep_their_precision_where_all_positions_are_large(backend):
@@ -398,7 +398,7 @@ def test_slopes_that_bf16_cannot_hold_are_not_rounded_to_it():
     torch.testing.assert_close(attend(q, k, v, scores, pos, "sdpa").double(), exact, rtol=0, atol=2**-7)
 
 
-# BUG, left failing: a mask is cast to the dtype of the queries, so that a bias is rounded in proportion to what all
+# It was not always so: a mask is cast to the dtype of the queries, so that a bias is rounded in proportion to what all
 # keys of a query have in common, which softmax ignores; less each row's largest, it would cost one rounding of bf16.
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_what_a_bias_adds_to_all_keys_alike_costs_no_precision_in_bf16(backend):
@@ -487,7 +487,7 @@ def test_positions_of_other_tokens_are_refused():
         assert refusal(q, q, q, pos) == f"positions are for {has} tokens, attention got 8 on 8"
 
 
-# BUG, left failing: three rows of positions for a batch of two; eager takes the first two without a word.
+# It was not always so: three rows of positions for a batch of two; eager takes the first two without a word.
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_positions_of_other_rows_are_refused(backend):
     q, pos = zeros(4, 8), Positions(torch.arange(8).expand(3, 8), 8, 8)

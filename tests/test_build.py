@@ -144,7 +144,7 @@ def test_options_are_part_of_a_name_only_where_the_kind_alone_names_two():
     assert names_of(stacks) == ["rope-ntk factor=2+alibi", "rope-ntk factor=auto+alibi"]
 
 
-# BUG, left failing: the docstring promises names that are all different, and rows are told apart by them.
+# It was not always so: the docstring promises names that are all different, and rows are told apart by them.
 @pytest.mark.parametrize("specs", [["a/kerple.py", "b/kerple.py"], ["a.py:Mine", "b.py:Mine"], ["rope", "rope"]])
 def test_names_are_all_different(specs):
     assert len(set(names_of(specs))) == len(specs)
@@ -168,7 +168,7 @@ def test_an_unknown_option_is_told_the_nearest_or_all(refusal):
     assert refusal({"kind": "alibi", "x": 1}) == "alibi has no option `x`: it has no options"
 
 
-# BUG, left failing: YAML keys need not be text, and difflib raises a TypeError on those that are not.
+# It was not always so: YAML keys need not be text, and difflib raises a TypeError on those that are not.
 def test_an_option_that_is_no_text_is_unknown_too(refusal):
     assert refusal({"kind": "rope", 3: 1}).startswith("rope has no option `3`")
 
@@ -215,7 +215,7 @@ def test_options_of_every_type_arrive_as_written(shape, write):
     assert scheme.given == tuple(options.values())
 
 
-# BUG, left failing: `checked` looks the annotation up to show it, and there is none: KeyError.
+# It was not always so: `checked` looks the annotation up to show it, and there is none: KeyError.
 def test_a_missing_option_without_annotation_is_named_too(refusal, write):
     path = write("bare.py", OPTIONS.replace("size: int", "size"))
     assert refusal(path).startswith(f"{path} needs `size`")
@@ -276,7 +276,7 @@ def test_a_file_that_is_not_there_is_named(refusal, tmp_path):
     assert refusal(f"{tmp_path}/none.py") == f"no file {tmp_path}/none.py: the encoding's kind names it"
 
 
-# BUG, left failing: a path without its .py that begins with a dot is taken for a relative import: TypeError.
+# It was not always so: a path without its .py that begins with a dot is taken for a relative import: TypeError.
 @pytest.mark.parametrize("kind", ["./kerple", "../kerple", "."])
 def test_a_path_without_its_suffix_is_refused_with_a_message(refusal, kind):
     assert "a path to a .py file" in refusal(kind)

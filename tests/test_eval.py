@@ -355,17 +355,20 @@ def test_how_many_tokens_run_together_does_not_matter(tmp_path):
         assert [p.value for p in other] == pytest.approx([p.value for p in kinds[0]], abs=1e-6)
 
 
-def test_a_forward_pass_has_no_more_tokens_than_asked(tmp_path):
+def test_a_forward_pass_has_no_more_tokens_than_asked_or_else_one_window(tmp_path):
     class Sized(Known):
-        largest = 0
+        def __init__(self):
+            super().__init__()
+            self.shapes = set()
 
         def logits(self, ids):
-            self.largest = max(self.largest, ids.numel())
+            self.shapes.add(tuple(ids.shape))
             return super().logits(ids)
 
-    model = Sized()
-    points(tmp_path, model, [4, 16], documents(16, count=9), batch_tokens=40)
-    assert 16 < model.largest <= 40
+    for batch_tokens, shapes in {40: {(8, 4), (4, 4), (2, 16), (1, 16)}, 8: {(2, 4), (1, 16)}}.items():
+        model = Sized()
+        points(tmp_path, model, [4, 16], documents(16, count=9), str(batch_tokens), batch_tokens=batch_tokens)
+        assert model.shapes == shapes
 
 
 def test_each_length_costs_the_tokens_of_the_longest(tmp_path):
@@ -440,11 +443,13 @@ def test_a_limit_below_every_length_leaves_only_notes(tmp_path):
 
 
 def test_positions_below_a_limit_are_those_at_the_start_of_the_document(tmp_path):
-    """A model that takes 8 tokens is read by place in tokens 0 … 7, as one that takes 16 is."""
-    short = of("position", points(tmp_path, Copier(3), [8, 16], documents(16, back=3), "a", limit=8))
-    whole = of("position", points(tmp_path, Copier(3), [8, 16], documents(16, back=3), "b"))
-    assert [short[end] for end in (1, 2, 4, 8)] == [whole[end] for end in (1, 2, 4, 8)]
-    assert short[16].value is None and whole[16].value == 0
+    """Only there can they be set beside those of a model that reads the document whole."""
+    model, given = own("alibi"), documents(32)
+    short = of("position", points(tmp_path, model, [8, 16, 32], given, "a", limit=16))
+    whole = of("position", points(tmp_path, model, [8, 16, 32], given, "b"))
+    for end in (1, 2, 4, 8, 16):
+        assert short[end].value == pytest.approx(whole[end].value, abs=1e-6) and short[end].count == whole[end].count
+    assert short[32].value is None and whole[32].value is not None
 
 
 def test_octaves_are_summed_by_place():

@@ -132,7 +132,7 @@ def test_angles_are_right_at_position_100000_after_loading_in_bf16(kind, tmp_pat
     torch.testing.assert_close(cos.double(), angles.cos(), rtol=0, atol=4e-8)
 
 
-# BUG, left failing: transformers' from_pretrained takes `trust_remote_code` for itself and does not hand it to
+# It was not always so: transformers' from_pretrained takes `trust_remote_code` for itself and does not hand it to
 # `LabModel.__init__`, whose default is to trust: a stranger's file runs without being asked for.
 @pytest.mark.parametrize("by", [AutoModelForCausalLM, LabModel], ids=lambda by: by.__name__)
 @pytest.mark.parametrize("asked", [{}, {"trust_remote_code": False}, {"trust_remote_code": None}], ids=str)
@@ -183,7 +183,7 @@ def test_a_schemes_first_weights_are_its_own():
     assert not made("relative").scheme.table.any()
 
 
-# BUG, left failing: for a class outside transformers, `PreTrainedModel._initialize_weights` passes by every module that
+# It was not always so: for a class outside transformers, `_initialize_weights` passes by every module that
 # has no parameters of its own, so that `_init_weights` never sees Attention or MLP: their weights stay nn.Linear's.
 def test_what_writes_to_the_residual_stream_starts_smaller_by_the_root_of_its_writers():
     model = made(width=256, layers=8, vocab_size=400, tie_word_embeddings=False, hidden=512)

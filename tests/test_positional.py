@@ -125,7 +125,7 @@ def test_a_long_input_leaves_no_trace_on_a_short_one(any_spec, shape):
     assert torch.equal(output(scheme, shape, Positions.first(20)), alone)
 
 
-# BUG, left failing: `Rope.rotate` remembers its angles under id(self), and a new scheme may get a dead one's id.
+# It was not always so: `Rope.rotate` remembers its angles under id(self), and a new scheme may get a dead one's id.
 def test_two_encodings_may_share_positions_one_after_the_other(shape):
     """What one keeps there for its other layers must not be found by another that sits at the same address."""
     pos, q = Positions.first(8), torch.ones(1, 4, 8, 16)
@@ -428,7 +428,7 @@ def test_ntk_refuses_a_head_of_one_lane():
     assert message == "rope-ntk needs a head size above 2: with one lane there is none to keep and none to stretch"
 
 
-# BUG, left failing: YAML's .nan and .inf are floats; the comparisons that should refuse them are false for NaN, and
+# It was not always so: YAML's .nan and .inf are floats; the comparisons that should refuse them are false for NaN, and
 # nothing bounds them from above, so that training would begin and every loss be NaN.
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("spec", [("rope", "base"), ("sinusoidal", "base"), ("rope-ntk", "factor"), ("learned", "std")])

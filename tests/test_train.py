@@ -15,7 +15,7 @@ from tiny_runs import equal, kill, launch, logged, start, tiny, wait_for_lines, 
 
 import lab.train
 from lab import LabError, checkpoint
-from lab.config import Run, Train, read
+from lab.config import Run, Train, of_run, read
 from lab.data import batch, corpus
 from lab.evaluate import evaluate
 from lab.model import LabConfig, LabModel
@@ -403,11 +403,16 @@ def test_where_every_checkpoint_is_damaged_training_starts_anew(folder, whole, m
     assert equal(run, whole)
 
 
-def test_a_checkpoint_that_was_being_written_is_no_checkpoint(folder, whole, monkeypatch):
+def test_a_checkpoint_that_was_being_written_is_no_checkpoint_not_even_a_damaged_one(
+    folder, whole, monkeypatch, capsys
+):
     run = tiny(folder, "name=half-written")
     stop_after(run, 9, monkeypatch)
-    shutil.copytree(run.path / "checkpoints/step-0000008", run.path / "checkpoints/step-0000012.tmp")
+    half = run.path / "checkpoints/step-0000012.tmp"
+    shutil.copytree(run.path / "checkpoints/step-0000008", half)
+    DAMAGES["truncated"](half)
     train(run)
+    assert "damaged" not in capsys.readouterr().err
     assert equal(run, whole) and saved(run) == ["step-0000008", "step-0000012"]
 
 
@@ -598,6 +603,12 @@ def test_a_run_is_measured_with_the_source_it_was_trained_with(mine, tmp_path):
 def test_a_run_is_measured_where_the_users_file_is_gone(mine, tmp_path):
     (tmp_path / "mine.py").unlink()
     assert list(evaluate(mine, accelerator_for(mine)))
+
+
+def test_the_command_too_measures_a_run_where_the_users_file_is_gone(mine, tmp_path):
+    (tmp_path / "mine.py").unlink()
+    run = of_run(mine.path)  # what `lab eval` reads, and checks, first
+    assert {row.scheme for row in evaluate(run, accelerator_for(run))} == {"mine"}
 
 
 def test_an_edited_file_that_is_swapped_in_is_measured_anew(folder, whole, tmp_path):

@@ -56,7 +56,9 @@ def mask_of(scores: Scores, pos: Positions, q: Tensor, start: int, queries: int,
     if scores.slopes is not None:  # only where keys may lie ahead, so that no key-only term stands for the distance
         mask = mask - scores.slopes[h] * pos.distance(b, i, j).abs()
     mask = mask.masked_fill(~seen, float("-inf"))
-    if q.dtype.itemsize < mask.dtype.itemsize:  # rounded: less what all keys have in common, which softmax ignores, it loses less
+    if (
+        q.dtype.itemsize < mask.dtype.itemsize
+    ):  # rounded: less what all keys have in common, which softmax ignores, it loses less
         mask = mask - mask.amax(-1, keepdim=True).clamp(min=torch.finfo(mask.dtype).min)
     return mask.to(q.dtype)
 
