@@ -31,9 +31,13 @@ def options(debug: Annotated[bool, typer.Option("--debug", help="Show the traceb
 def train(config: Config, overrides: Overrides = None) -> None:
     """Train a run, or go on with one that was interrupted."""
     from lab.config import read
-    from lab.train import train
+    from lab.train import accelerator_for, train
 
-    print(train(read(config, overrides or [])))
+    run = read(config, overrides or [])
+    accelerator = accelerator_for(run)
+    model = train(run, accelerator)
+    if accelerator.is_main_process:
+        print(model)
 
 
 @app.command(name="eval")
@@ -107,9 +111,11 @@ def main() -> None:
     sys.argv = [word for word in sys.argv if word != "--debug"]  # so that it may stand anywhere
     try:
         app()
-    except KeyboardInterrupt:
-        print("lab: interrupted; the same command goes on from what is saved", file=sys.stderr)
-        sys.exit(1)
+    except SystemExit as end:
+        if end.code == 130:  # Ctrl-C
+            print("lab: interrupted; the same command goes on from what is saved", file=sys.stderr)
+            sys.exit(1)
+        raise
     except Exception as error:
         if debug or not foreseen(error):
             raise

@@ -9,7 +9,7 @@ from lab import LabError
 from lab.config import Run
 from lab.evaluate import evaluate
 from lab.figure import curve
-from lab.rows import read, write
+from lab.rows import Row, read, write
 from lab.table import markdown
 from lab.track import Track, publish
 from lab.train import accelerator_for, train
@@ -23,50 +23,57 @@ def compare(run: Run) -> Path:
     """
     if not run.compare.runs:
         raise LabError(f"{run.name} compares nothing: write compare: {{runs: [{{train: rope, swap: [rope-ntk]}}, …]}}")
-    parts, out, changed = parts_of(run), run.path / "compare", False
-    for part in parts:
+    out, measured = run.path / "compare", {}
+    before = read(out / "rows.jsonl")
+    parts = parts_of(run)
+    for name, part in parts:
         accelerator = accelerator_for(part)
-        changed |= train_and_measure(part, accelerator, run.name)
+        old = [row for row in before if row.run == part.name]
+        measured[part.name] = train_and_measure(part, name, accelerator, run.name, old)
         if accelerator.is_main_process:
             out.mkdir(parents=True, exist_ok=True)
-            write(out / "rows.jsonl", [row for one in parts for row in read(one.path / "rows.jsonl")])
+            # Lines that are still to come keep the rows of an earlier call: nothing measured is out of sight meanwhile.
+            waiting = {one.name for _, one in parts} - measured.keys()
+            rows = [row for lines in measured.values() for row in lines]
+            write(out / "rows.jsonl", [*rows, *(row for row in before if row.run in waiting)])
     if accelerator.is_main_process:
-        rows = read(out / "rows.jsonl")
         (out / "table.md").write_text(markdown(rows, run.train.length))
         curve(rows, out / "curve.png", run.train.length)
-    if changed:
-        summary = Track(
-            run.model_copy(update={"name": "compare", "folder": str(run.path)}), accelerator, group=run.name
-        )
-        summary.figure(out / "curve.png")
-        summary.table(read(out / "rows.jsonl"))
-        summary.close()
+        if rows != before:
+            summary = Track(
+                run.model_copy(update={"name": "compare", "folder": str(run.path)}), accelerator, group=run.name
+            )
+            summary.figure(out / "curve.png")
+            summary.table(rows)
+            summary.close()
     return out
 
 
-def train_and_measure(part: Run, accelerator: Accelerator, group: str) -> bool:
-    """Train and measure one line, and track it and each encoding swapped in. Returns whether any row changed."""
-    before = read(part.path / "rows.jsonl")
+def train_and_measure(part: Run, name: str, accelerator: Accelerator, group: str, before: list[Row]) -> list[Row]:
+    """Train and measure one line, and show the tracker what differs from `before`."""
     track = Track(part, accelerator, group=group)
     train(part, accelerator, track)
-    rows = list(evaluate(part, accelerator))
+    rows = list(evaluate(part, accelerator, name))
     if rows != before:
         publish(rows, part, accelerator, group=group, track=track)
-    return rows != before
+    return rows
 
 
-def parts_of(run: Run) -> list[Run]:
-    """Each line of the comparison with each seed, as a run of its own."""
+def parts_of(run: Run) -> list[tuple[str, Run]]:
+    """Each line of the comparison with each seed: what tables call its encoding, and a run of its own."""
     lines = run.compare.runs
     return [
-        run.model_copy(
-            update={
-                "name": f"{re.sub(r'[^A-Za-z0-9._+-]+', '-', name)}-seed{seed}",
-                "folder": str(run.path),
-                "seed": seed,
-                "model": run.model.model_copy(update={"positional": line.train}),
-                "eval": run.eval.model_copy(update={"swap": [*run.eval.swap, *line.swap]}),
-            }
+        (
+            name,
+            run.model_copy(
+                update={
+                    "name": f"{re.sub(r'[^A-Za-z0-9._+-]+', '-', name)}-seed{seed}",
+                    "folder": str(run.path),
+                    "seed": seed,
+                    "model": run.model.model_copy(update={"positional": line.train}),
+                    "eval": run.eval.model_copy(update={"swap": [*run.eval.swap, *line.swap]}),
+                }
+            ),
         )
         for seed in run.compare.seeds
         for line, name in zip(lines, names_of([line.train for line in lines]), strict=True)

@@ -98,12 +98,12 @@ class Eval(Settings):
 class Trained(Settings):
     """One line of a comparison: an encoding to train with, and encodings to swap into the trained model."""
 
-    train: Spec
+    train: Spec = None
     swap: list[Spec] = []
 
 
 class Compare(Settings):
-    seeds: list[int] = [0]
+    seeds: list[Annotated[int, Field(ge=0)]] = [0]
     runs: list[Trained] = []
 
 
@@ -137,9 +137,15 @@ def cross_checks(run: Run) -> list[str]:
     from lab.model import misfits
     from positional import SchemeError, Shape, build
 
+    problems = []
+    for i, text in enumerate(run.eval.lengths):
+        try:
+            tokens(text, run.train.length)
+        except ValueError as error:
+            problems.append(f"eval.lengths[{i}]: {error}")
     sizes = run.model.width, run.model.heads, run.model.kv_heads
-    if problems := [f"model: {problem}" for problem in misfits(*sizes)]:
-        return problems  # no encoding can be tried at a shape that does not exist
+    if wrong := misfits(*sizes):  # no encoding can be tried at a shape that does not exist
+        return [*(f"model: {one}" for one in wrong), *problems]
     shape = Shape(sizes[0], sizes[1], sizes[2] or sizes[1], run.model.layers, run.train.length)
     specs = {"model.positional": run.model.positional}
     specs |= {f"eval.swap[{i}]": spec for i, spec in enumerate(run.eval.swap)}
@@ -151,11 +157,6 @@ def cross_checks(run: Run) -> list[str]:
             build(spec, shape)
         except SchemeError as error:
             problems.append(f"{key}: {error}")
-    for i, text in enumerate(run.eval.lengths):
-        try:
-            tokens(text, run.train.length)
-        except ValueError as error:
-            problems.append(f"eval.lengths[{i}]: {error}")
     return problems
 
 
@@ -188,6 +189,7 @@ def of_run(folder: Path, over: list[str] = ()) -> Run:
 
     Raises LabError where there is no run, or where what is laid over it would change the model.
     """
+    folder = folder.expanduser()
     path = folder / "config.yaml"
     if not path.exists():
         raise LabError(f"{folder} is no run: it has no config.yaml. `lab train` makes one", code=2)
@@ -199,7 +201,12 @@ def of_run(folder: Path, over: list[str] = ()) -> Run:
         raise LabError(
             f"{' '.join(over)} changes `model` or `train`, which {folder} has behind it; only train anew", code=2
         )
+    if not folder.name:  # "." and ".."
+        folder = folder.resolve()
     return checked({**values, "folder": str(folder.parent), "name": folder.name}, path, over)
+
+
+SIZES = "width", "heads", "kv_heads"
 
 
 def checked(values: dict, path: Path, overrides: list[str] = ()) -> Run:
@@ -208,11 +215,14 @@ def checked(values: dict, path: Path, overrides: list[str] = ()) -> Run:
     values = copy.deepcopy(values)
     while True:
         try:
-            run = Run(**values)
+            run = Run.model_validate(values)
         except ValidationError as error:
             lines = [line for one in error.errors() for line in explained(one)]
             found += lines
-            if all([dropped(values, one["loc"]) for one in error.errors()]):
+            places = [one["loc"] for one in error.errors()]
+            if any(place[0] == "model" and place[-1] in SIZES for place in places if place):
+                places += [("model", size) for size in SIZES]  # what is left of them would not fit each other
+            if places[0] and any([dropped(values, place) for place in places]):
                 continue
         break
     if not found:
@@ -249,6 +259,9 @@ def tree(path: Path, above: tuple[Path, ...] = ()) -> dict:
     if not isinstance(values, dict):
         raise LabError(f"{path} must hold `key: value` lines, found {type(values).__name__}", code=2)
     base = values.pop("base", None)
+    if not isinstance(base, str | None):
+        raise LabError(f"{path}: `base:` must be the path of another YAML file, got {base!r}", code=2)
+    values = {key: value for key, value in values.items() if value is not None}  # a section with nothing left in it
     return values if base is None else merged(tree(path.parent / base, (*above, path.resolve())), values)
 
 
@@ -273,15 +286,20 @@ def parsed(overrides: list[str]) -> dict:
         *sections, last = key.split(".")
         for section in sections:
             place = place.setdefault(section, {})
-        place[last] = yaml.load(value, Loader)
+            if not isinstance(place, dict):
+                raise LabError(f"`{text}`: another override made {section} a plain value, which has no {last}", code=2)
+        try:
+            place[last] = yaml.load(value, Loader)
+        except yaml.YAMLError as error:
+            raise LabError(f"`{text}`: {value} is not readable as YAML: {error}", code=2) from None
     return values
 
 
 def explained(error: dict) -> list[str]:
     """One of pydantic's findings as lines that name the key and the fix."""
     key = ".".join(str(part) for part in error["loc"])
-    if error["type"] == "extra_forbidden":
-        *sections, last = error["loc"]
+    if error["type"] in ("extra_forbidden", "invalid_key"):
+        *sections, last = [part for part in error["loc"] if part != "[key]"]
         known = keys_of(sections)
         near = difflib.get_close_matches(str(last), known, 1)
         return [f"{key}: unknown key" + (f", did you mean {near[0]}?" if near else f"; known here: {', '.join(known)}")]

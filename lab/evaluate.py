@@ -15,18 +15,19 @@ from lab import LabError
 from lab.checkpoint import digest
 from lab.config import Run, tokens
 from lab.data import Corpus, corpus, long_documents
-from lab.model import LabModel, swap
+from lab.model import LabConfig, LabModel, swap
 from lab.progress import Progress, progress
 from lab.rows import Row, Rows
-from positional.build import names_of
+from positional.build import moved, names_of, sources, with_options
 
 Documents = list[tuple[str, Tensor]]
 
 
-def evaluate(run: Run, accelerator: Accelerator) -> Iterator[Row]:
+def evaluate(run: Run, accelerator: Accelerator, trained_as: str | None = None) -> Iterator[Row]:
     """Rows of a trained run, as they come; each is in the run's rows.jsonl before it is yielded.
 
     The run's own scheme comes first, then those of `run.eval.swap`, all on the same scored tokens.
+    trained_as: what to call the run's own scheme, where its kind would not tell it from another's.
     Raises LabError where the run is not trained, or too few held-out documents are long enough.
     """
     folder = run.path / "model"
@@ -36,13 +37,18 @@ def evaluate(run: Run, accelerator: Accelerator) -> Iterator[Row]:
         text = corpus(run.data)
     lengths = [tokens(length, run.train.length) for length in run.eval.lengths]
     documents = held_out_documents(text, max(lengths), run.eval.documents)
-    model = LabModel.from_pretrained(folder, trust_remote_code=True).to(accelerator.device).eval()
+    config = LabConfig.from_pretrained(folder)
+    own = config.positional = moved(
+        config.positional, run.path
+    )  # the source it was trained with, not what became of it
+    model = LabModel.from_pretrained(folder, config=config, trust_remote_code=True).to(accelerator.device).eval()
     trained = model.scheme
     weights, rows = digest(folder / "model.safetensors"), Rows(run.path / "rows.jsonl")
-    specs = [run.model.positional, *run.eval.swap]
+    specs = [own, *run.eval.swap]
+    names = names_of(specs)
+    names[0] = trained_as or names[0]
     total = len(specs) * len(lengths) * max(lengths) * len(documents)
     with progress(f"{run.name}: measure", total, show=accelerator.is_main_process) as bar:
-        names = names_of(specs)
         for spec, name in zip(specs, names, strict=True):
             model.model.scheme = trained  # a swap keeps what the trained scheme learned, not what another swap left
             blank = Row(run.name, name, names[0], run.seed, "perplexity", "nats", 0, None, 0)
@@ -56,11 +62,13 @@ def rows_of(
     blank: Row, run, spec, model, weights: str, documents, lengths, accelerator, bar: Progress
 ) -> Iterator[Row]:
     """The rows of one scheme: `blank`, filled in."""
-    if spec != run.model.positional and (untrained := swap(model, spec)):
+    if blank.scheme != blank.trained_as and (untrained := swap(model, spec)):
         note = f"needs training: {', '.join(untrained)}"
         yield from (replace(blank, length=length, note=note) for length in lengths)
         return
-    identity = hashlib.sha256(json.dumps([weights, spec, precision(accelerator)]).encode()).hexdigest()
+    code = [digest(path) for path in sources(spec)]
+    said = json.dumps([weights, with_options(spec), code, precision(accelerator)])
+    identity = hashlib.sha256(said.encode()).hexdigest()
     points = measure(
         model,
         documents,

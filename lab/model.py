@@ -76,6 +76,13 @@ def misfits(width: int, heads: int, kv_heads: int | None) -> list[str]:
     return problems
 
 
+def linear(inputs: int, outputs: int, scale: float = 1.0) -> nn.Linear:
+    """A matrix whose first weights keep the variance of its inputs, times scale²; see `LabModel._init_weights`."""
+    layer = nn.Linear(inputs, outputs, bias=False)
+    layer.std = scale * inputs**-0.5
+    return layer
+
+
 class Attention(nn.Module):
     """Self-attention. All that it knows about positions is the scheme it is handed."""
 
@@ -83,8 +90,8 @@ class Attention(nn.Module):
         super().__init__()
         self.size, self.backend = config.width // config.heads, config.attention
         self.split = [config.heads * self.size, config.kv_heads * self.size, config.kv_heads * self.size]
-        self.qkv = nn.Linear(config.width, sum(self.split), bias=False)
-        self.out = nn.Linear(config.width, config.width, bias=False)
+        self.qkv = linear(config.width, sum(self.split))
+        self.out = linear(config.width, config.width, (2 * config.layers) ** -0.5)
         self.q_norm = nn.RMSNorm(self.size, config.norm_eps) if config.qk_norm else nn.Identity()
         self.k_norm = nn.RMSNorm(self.size, config.norm_eps) if config.qk_norm else nn.Identity()
 
@@ -100,8 +107,8 @@ class MLP(nn.Module):
 
     def __init__(self, config: LabConfig):
         super().__init__()
-        self.gate_up = nn.Linear(config.width, 2 * config.hidden, bias=False)
-        self.down = nn.Linear(config.hidden, config.width, bias=False)
+        self.gate_up = linear(config.width, 2 * config.hidden)
+        self.down = linear(config.hidden, config.width, (2 * config.layers) ** -0.5)
 
     def forward(self, x: Tensor) -> Tensor:
         gate, up = self.gate_up(x).chunk(2, -1)
@@ -124,15 +131,15 @@ class Layer(nn.Module):
 class Decoder(nn.Module):
     """Token ids -> hidden states."""
 
-    def __init__(self, config: LabConfig, *, trust: bool):
+    def __init__(self, config: LabConfig):
         super().__init__()
         self.embed = nn.Embedding(config.vocab_size, config.width)
+        self.embed.std = config.width**-0.5
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
         self.norm = nn.RMSNorm(config.width, config.norm_eps)
         self.spec = config.positional
         with torch.random.fork_rng(devices=[]):  # whatever the scheme draws, the weights around it stay the same
-            self.scheme = build(config.positional, config.shape, trust=trust)
-        mark_initialised(self.scheme)
+            self.scheme = build(config.positional, config.shape)
 
     def forward(self, input_ids: Tensor, pos: Positions | None = None, **_: Any) -> BaseModelOutputWithPast:
         pos = Positions.first(input_ids.shape[1], device=input_ids.device) if pos is None else pos
@@ -157,16 +164,21 @@ class LabModel(PreTrainedModel, GenerationMixin):
     _tied_weights_keys = {"head.weight": "model.embed.weight"}
     _no_split_modules = ["Layer"]
 
-    def __init__(self, config: LabConfig, *, trust_remote_code: bool = True):
+    def __init__(self, config: LabConfig):
         super().__init__(config)
-        self.model = Decoder(config, trust=trust_remote_code)
-        self.head = nn.Linear(config.width, config.vocab_size, bias=False)
+        self.model = Decoder(config)
+        self.head = linear(config.width, config.vocab_size)
         self.post_init()
 
     @classmethod
-    def from_pretrained(cls, *args, trust_remote_code: bool | None = None, **kwargs):
+    def from_pretrained(cls, name, *args, config=None, trust_remote_code: bool | None = None, **kwargs):
         """As in transformers. A scheme that is not built in is code: it is run only with trust_remote_code=True."""
-        return super().from_pretrained(*args, trust_remote_code=bool(trust_remote_code), **kwargs)
+        where = {key: kwargs[key] for key in ("cache_dir", "revision", "token", "subfolder") if key in kwargs}
+        config = config or LabConfig.from_pretrained(name, **where)
+        if not trust_remote_code:
+            with torch.device("meta"):
+                build(config.positional, config.shape, trust=False)
+        return super().from_pretrained(name, *args, config=config, **kwargs)
 
     @property
     def scheme(self) -> Scheme:
@@ -215,20 +227,9 @@ class LabModel(PreTrainedModel, GenerationMixin):
         return total, (targets != -100).sum()
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Variance 1/width throughout; what writes to the residual stream is scaled down by √(2·layers)."""
-        std = self.config.width**-0.5
-        if isinstance(module, Attention):
-            nn.init.normal_(module.qkv.weight, std=std)
-            nn.init.normal_(module.out.weight, std=std / (2 * self.config.layers) ** 0.5)
-        elif isinstance(module, MLP):
-            nn.init.normal_(module.gate_up.weight, std=std)
-            nn.init.normal_(module.down.weight, std=self.config.hidden**-0.5 / (2 * self.config.layers) ** 0.5)
-        elif isinstance(module, nn.Embedding):
-            nn.init.normal_(module.weight, std=std)
-        elif isinstance(module, nn.RMSNorm):
-            nn.init.ones_(module.weight)
-        elif module is getattr(self, "head", None):
-            nn.init.normal_(module.weight, std=std)
+        """Draw the matrices that say how; norms start at one by themselves, and a scheme sets its own first weights."""
+        if hasattr(module, "std"):
+            nn.init.normal_(module.weight, std=module.std)
 
     def get_input_embeddings(self) -> nn.Module:
         return self.model.embed
@@ -269,15 +270,8 @@ def swap(model: LabModel, spec: Any) -> list[str]:
             parameter.data = old[name].data
         else:
             untrained.append(name)
-    mark_initialised(new)
     model.model.scheme, model.model.spec, model.config.positional = new, spec, spec
     return untrained
-
-
-def mark_initialised(scheme: Scheme) -> None:
-    """A scheme sets its own first weights; transformers, which would draw them again, must pass it by."""
-    for module in scheme.modules():
-        module._is_hf_initialized = True
 
 
 AutoConfig.register(LabConfig.model_type, LabConfig)

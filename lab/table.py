@@ -40,9 +40,9 @@ def layout(rows: list[Row], train_length: int) -> tuple[list[str], list[list[str
 
 
 def footnotes(rows: list[Row]) -> list[str]:
-    scored = {row.count for row in rows if row.probe == "perplexity" and row.value is not None}
-    seeds = {row.seed for row in rows}
-    notes = [f"{', '.join(map(str, sorted(scored)))} scored tokens, the same at every length; {len(seeds)} seed(s)."]
+    scored = sorted({row.count for row in rows if row.probe == "perplexity" and row.value is not None})
+    same = "the same at every length" if len(scored) < 2 else "NOT the same everywhere: measure again with one setting"
+    notes = [f"{', '.join(map(str, scored))} scored tokens, {same}; {len({row.seed for row in rows})} seed(s)."]
     reasons = dict.fromkeys(f"– {label(row.trained_as, row.scheme)}: {row.note}." for row in rows if row.note)
     return notes + list(reasons)
 

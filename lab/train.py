@@ -21,7 +21,7 @@ from lab.model import LabConfig, LabModel
 from lab.optim import optimizer, rate
 from lab.progress import progress, quiet
 from lab.track import Track, log_with
-from positional.build import parse
+from positional.build import sources
 
 FREE = {"folder", "name", "track", "project", "eval", "compare"}
 FREE_IN_TRAIN = {"log_every", "eval_every", "save_every", "keep"}
@@ -37,6 +37,7 @@ def accelerator_for(run: Run) -> Accelerator:
     if precision == "auto":
         precision = "bf16" if torch.cuda.is_available() and torch.cuda.is_bf16_supported() else "fp32"
     return Accelerator(
+        cpu=not torch.cuda.is_available(),  # said aloud: without it, two processes on a CPU would not find each other
         mixed_precision="bf16" if precision == "bf16" else "no",
         gradient_accumulation_steps=run.train.accumulate,
         log_with=log_with(run),
@@ -218,6 +219,13 @@ def claim(run: Run) -> None:
     path = run.path / "config.yaml"
     if not path.exists():
         return
+    for source in sources(run.model.positional):
+        copy = run.path / source.name
+        if copy.exists() and copy.read_bytes() != source.read_bytes():
+            raise LabError(
+                f"{source} has changed since {run.path}, which has a copy, began to train with it: choose another name "
+                f"(name={run.name}-2), or put the copy back"
+            )
     there = flat(lasting(checked(tree(path), path)))
     wanted = flat(lasting(run))
     if different := sorted(key for key in there.keys() | wanted.keys() if there.get(key) != wanted.get(key)):
@@ -244,11 +252,15 @@ def record(run: Run, text: Corpus, accelerator: Accelerator) -> None:
     """Write down what the run is made of: its settings, its data, and the source of an encoding of the user's own."""
     if not accelerator.is_main_process:
         return
-    run.path.mkdir(parents=True, exist_ok=True)
+    made(run.path)
     overwrite(run.path / "data.json", json.dumps(text.meta, indent=1))
     overwrite(run.path / "config.yaml", dump(run))
-    specs = run.model.positional if isinstance(run.model.positional, list) else [run.model.positional]
-    for spec in specs:
-        source = Path(parse(spec)[0].partition(":")[0]).expanduser()
-        if source.suffix == ".py":
-            shutil.copy(source, run.path / source.name)
+    for source in sources(run.model.positional):
+        shutil.copy(source, run.path / source.name)
+
+
+def made(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LabError(f"{folder} cannot be made ({error.strerror}): set folder= to one that can") from None

@@ -5,6 +5,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import math
 import pkgutil
 import sys
 from pathlib import Path
@@ -75,14 +76,35 @@ def name_of(spec: Spec) -> str:
 
 def names_of(specs: list[Spec]) -> list[str]:
     """A name for each, all different: the kind, and the options beside it where the kind alone would name two."""
-    kinds_ = [name_of(spec) for spec in specs]
-    return [kind if kinds_.count(kind) == 1 else with_options(spec) for kind, spec in zip(kinds_, specs, strict=True)]
+    names = [name_of(spec) for spec in specs]
+    for longer in (with_options, str):
+        names = [n if names.count(n) == 1 else longer(spec) for n, spec in zip(names, specs, strict=True)]
+    return [n if n not in names[:at] else f"{n} ({names[:at].count(n) + 1})" for at, n in enumerate(names)]
 
 
 def with_options(spec: Spec) -> str:
     if isinstance(spec, list):
         return "+".join(with_options(one) for one in spec)
     return " ".join([name_of(spec), *(f"{key}={value}" for key, value in parse(spec)[1].items())])
+
+
+def sources(spec: Spec) -> list[Path]:
+    """The files outside this package that the description names."""
+    if isinstance(spec, list):
+        return [path for one in spec for path in sources(one)]
+    path = Path(parse(spec)[0].partition(":")[0]).expanduser()
+    return [path] if path.suffix == ".py" else []
+
+
+def moved(spec: Spec, folder: Path) -> Spec:
+    """The same description with each file outside this package looked for in `folder` first."""
+    if isinstance(spec, list):
+        return [moved(one, folder) for one in spec]
+    kind, options = parse(spec)
+    for path in sources(spec):
+        if (folder / path.name).is_file():
+            kind = kind.replace(kind.partition(":")[0], str(folder / path.name))
+    return {"kind": kind, **options} if options else kind
 
 
 def find(kind: str, *, trust: bool = True) -> type[Scheme]:
@@ -125,7 +147,7 @@ def load(path: Path) -> ModuleType:
 def imported(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
-    except ImportError as error:
+    except (ImportError, TypeError, ValueError) as error:  # the last two for a name that begins with a dot
         raise SchemeError(
             f"no module `{name}` ({error}): a kind is built in, a path to a .py file, or a module"
         ) from error
@@ -161,12 +183,14 @@ def checked(kind: str, cls: type[Scheme], options: dict[str, Any]) -> dict[str, 
     """The options, each known, each of its type, none missing."""
     known, types = options_of(cls), get_type_hints(cls.__init__)
     for name in options.keys() - known.keys():
-        near = difflib.get_close_matches(name, known, 1)
+        near = difflib.get_close_matches(str(name), known, 1)
         hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known) or 'no options'}"
         raise SchemeError(f"{kind} has no option `{name}`: {hint}")
     for name, parameter in known.items():
         if name not in options and parameter.default is inspect.Parameter.empty:
-            raise SchemeError(f"{kind} needs `{name}` ({shown(types[name])}): write {{kind: {kind}, {name}: …}}")
+            raise SchemeError(
+                f"{kind} needs `{name}` ({shown(types.get(name, Any))}): write {{kind: {kind}, {name}: …}}"
+            )
     return {name: typed(kind, name, value, types.get(name, Any)) for name, value in options.items()}
 
 
@@ -187,7 +211,7 @@ def accepts(wanted: Any, value: Any) -> bool:
     if get_args(wanted):  # a union
         return any(accepts(one, value) for one in get_args(wanted))
     if wanted is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if wanted is int:
         return isinstance(value, int) and not isinstance(value, bool)
     return isinstance(value, wanted)
@@ -195,6 +219,8 @@ def accepts(wanted: Any, value: Any) -> bool:
 
 def shown(wanted: Any) -> str:
     """An annotation as a person would write it."""
+    if wanted is Any:
+        return "a value"
     if get_origin(wanted) is Literal:
         return " or ".join(str(one) for one in get_args(wanted))
     if get_origin(wanted) is list:

@@ -34,7 +34,7 @@ class Rope(Scheme):
         return 1.0
 
     def rotate(self, q: Tensor, k: Tensor, pos: Positions) -> tuple[Tensor, Tensor]:
-        cos, sin = pos.once((id(self), "turn"), lambda: self.turn(pos))
+        cos, sin = pos.once((self, "turn"), lambda: self.turn(pos))
         first = pos.tokens - pos.queries
         return turned(q, cos[..., first:, :], sin[..., first:, :]), turned(k, cos, sin)
 

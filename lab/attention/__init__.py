@@ -67,6 +67,8 @@ def fits(q: Tensor, k: Tensor, v: Tensor, pos: Positions) -> None:
         raise LabError(f"{queries} queries on {tokens} keys: queries are the last of the tokens, so at most as many")
     if heads % kv_heads or v.shape[:3] != k.shape[:3]:
         raise LabError(f"{heads} query heads cannot share keys {tuple(k.shape)} and values {tuple(v.shape)}")
+    if pos.ids.shape[0] not in (1, q.shape[0]):
+        raise LabError(f"positions are for a batch of {pos.ids.shape[0]}, attention got {q.shape[0]}")
     if (pos.queries, pos.tokens) != (queries, tokens):
         raise LabError(
             f"positions are for {pos.queries} queries on {pos.tokens} tokens, attention got {queries} on {tokens}"

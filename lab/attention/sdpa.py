@@ -17,8 +17,8 @@ CHUNK = 512
 
 
 def refuses(q: Tensor, k: Tensor, pos: Positions, lse: bool) -> str | None:
-    if lse and not q.is_cpu:
-        return "returns no log-sum-exp on a GPU"
+    if lse and not (q.is_cpu and q.dtype in (torch.float32, torch.float64)):
+        return "returns a log-sum-exp only on a CPU in fp32"
     if lse and torch.is_grad_enabled() and (q.requires_grad or k.requires_grad):
         return "returns a log-sum-exp without its gradient"
     return None
@@ -32,13 +32,14 @@ def attend(
     if (bias := bias_vector(q, scores, pos)) is not None and not lse:
         group = q.shape[1] // k.shape[1]
         return attend_by_distance(q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1), bias, scale)
-    if scores.slopes is None or not pos.causal:
+    if scores.slopes is None or not (pos.causal and rising(pos)):
         out, sums = masked(q, k, v, scores, pos, scale, lse)
     else:
         q, k, v = extra_channel(q, k, v, scores.slopes, pos, scale)
         out, sums = masked(q, k, v, replace(scores, slopes=None), pos, scale, lse)
         if lse:
-            sums = sums - scores.slopes[:, None] * (pos.of_queries - centre(pos))[:, None]
+            offset = pos.of_queries - centre(pos)  # what the channel left out of every score of a query
+            sums = sums - scores.slopes[:, None] * offset[:, None]
     return (out[..., :size], sums) if lse else out[..., :size]
 
 
@@ -139,9 +140,12 @@ def mask_of(scores: Scores, pos: Positions, q: Tensor, start: int, queries: int,
     mask = torch.zeros((), device=q.device)
     if scores.bias is not None:
         mask = mask + bias_of(scores.bias, pos, start, keys.start, b, h, i, j)
-    if scores.slopes is not None:  # only without causality, where no key-only term stands for the distance
+    if scores.slopes is not None:  # only where keys may lie ahead, so that no key-only term stands for the distance
         mask = mask - scores.slopes[h] * pos.distance(b, i, j).abs()
-    return mask.masked_fill(~seen, float("-inf")).to(q.dtype)
+    mask = mask.masked_fill(~seen, float("-inf"))
+    if q.dtype.itemsize < mask.dtype.itemsize:  # rounded: less what all keys have in common, it loses less
+        mask = mask - mask.amax(-1, keepdim=True).clamp(min=torch.finfo(mask.dtype).min)
+    return mask.to(q.dtype)
 
 
 def bias_of(bias: AtPair, pos: Positions, query: int, key: int, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -156,8 +160,25 @@ def bias_of(bias: AtPair, pos: Positions, query: int, key: int, b: Tensor, h: Te
     return vector.unfold(-1, keys, 1).flip(-1)[None]
 
 
-def centre(pos: Positions) -> int:
-    return (pos.length - 1) // 2
+def rising(pos: Positions) -> bool:
+    """Whether no key that a query sees has a later position: what lets a key-only term stand for the distance."""
+    if pos.contiguous:
+        return True
+    return pos.once("rising", lambda: bool(rises(pos.ids, pos.segments).all()))
+
+
+def rises(ids: Tensor, segments: Tensor | None) -> Tensor:
+    """Where positions go up from token to token, or a later segment begins."""
+    steps = ids.diff(dim=-1) >= 0
+    if segments is None:
+        return steps
+    change = segments.diff(dim=-1)
+    return (change > 0) | (steps & (change == 0))
+
+
+def centre(pos: Positions) -> Tensor:
+    """(B or 1, 1): the middle of each row's positions."""
+    return (pos.ids[:, :1] + pos.ids[:, -1:]) // 2
 
 
 def extra_channel(

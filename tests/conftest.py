@@ -1,0 +1,46 @@
+"""What all tests share: a quiet, offline, single-threaded machine; a small shape; every kind of encoding."""
+
+import os
+
+os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "WANDB_SILENT": "true"}  # read when imported
+
+import inspect
+
+import pytest
+import torch
+import transformers
+
+from positional import Shape
+from positional.build import find, kinds, options_of
+
+VALUES = {"factor": 4.0}
+"""A value for every option that has no default, under whatever kind it stands."""
+
+
+def pytest_configure():
+    torch.set_num_threads(1)  # so that sums are taken in one order, and timings mean something
+    torch.set_flush_denormal(True)  # ALiBi's far keys underflow; without it they are four times slower
+    transformers.utils.logging.disable_progress_bar()
+
+
+def spec_of(kind: str) -> dict:
+    """A kind with a value for each option it cannot be built without."""
+    options = options_of(find(kind)).items()
+    return {"kind": kind} | {n: VALUES[n] for n, option in options if option.default is inspect.Parameter.empty}
+
+
+def pytest_generate_tests(metafunc):
+    """A test that asks for `any_spec` runs once for each kind, so that a new file is tested the moment it exists."""
+    if "any_spec" in metafunc.fixturenames:
+        metafunc.parametrize("any_spec", [pytest.param(spec_of(kind), id=kind) for kind in kinds()])
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def shape() -> Shape:
+    """Heads of 16 channels: 1/√16 is exact, so that fp64 comparisons see the code's rounding and not the scale's."""
+    return Shape(width=64, heads=4, kv_heads=4, layers=2, train_length=64)

@@ -1,0 +1,542 @@
+"""Attention: the definition by hand, then every backend against it, for every encoding, layout and dtype."""
+
+# B batch · T tokens (keys) · Q queries (the last Q of the T) · H query heads · G key heads · D head size
+
+import copy
+import math
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from lab import LabError
+from lab.attention import BACKENDS, attend, eager, obstacle, sdpa
+from positional import Positions, Scores, Shape, build
+from positional.alibi import slopes
+
+B, H, T, D = 2, 4, 24, 16
+FUSED = [name for name in BACKENDS if name != "eager"]
+TOLERANCE = {
+    torch.float64: 1e-9,  # the backends order sums differently, nothing else
+    torch.float32: 1e-5,  # ~50 ulp of values near 1, after sums of T products
+}
+
+
+def skipping() -> Positions:
+    """Ever larger positions with gaps, different in each row."""
+    ids = torch.cumsum(torch.randint(1, 4, (B, T), generator=torch.Generator().manual_seed(2)), -1)
+    return Positions(ids, T, int(ids.max()) + 1, contiguous=False)
+
+
+def left_padded() -> Positions:
+    """Row 1 begins with 7 places of padding, a segment that no token sees."""
+    mask = torch.ones(B, T, dtype=torch.int64)
+    mask[1, :7] = 0
+    return Positions((mask.cumsum(-1) - 1).clamp(min=0), T, T, contiguous=False, segments=mask)
+
+
+def packed() -> Positions:
+    """Two documents in row 0, three in row 1, each with positions of its own."""
+    lengths = [[10, 14], [3, 20, 1]]
+    ids = torch.stack([torch.cat([torch.arange(n) for n in row]) for row in lengths])
+    segments = torch.stack([torch.cat([torch.full((n,), i) for i, n in enumerate(row)]) for row in lengths])
+    return Positions(ids, T, 20, contiguous=False, segments=segments)
+
+
+LAYOUTS = {
+    "plain": lambda: Positions.first(T),
+    "last queries": lambda: Positions.first(T, queries=5),
+    "one query": lambda: Positions.first(T, queries=1),
+    "skipping": skipping,
+    "left-padded": left_padded,
+    "packed": packed,
+}
+
+
+def at_pair_bias(b, h, i, j):
+    return 0.3 * b - 0.2 * h + torch.sin(i * 1.7 + j)
+
+
+def at_pair_keep(b, h, i, j):
+    return (i * 5 + j * 3 + h + b) % 4 != 0  # some queries see nothing at all
+
+
+NOTHING = Scores()
+SLOPES = torch.tensor(slopes(H))
+SYNTHETIC = {
+    "window": Scores(window=7),
+    "window of one": Scores(window=1),
+    "keep": Scores(keep=at_pair_keep),
+    "bias": Scores(bias=at_pair_bias),
+    "slopes and window": Scores(slopes=SLOPES, window=7),
+    "window and bias": Scores(window=7, bias=at_pair_bias),
+    "slopes and keep": Scores(slopes=SLOPES, keep=at_pair_keep),
+    "all": Scores(SLOPES, 9, at_pair_bias, at_pair_keep),
+}
+
+
+def random_inputs(pos: Positions, dtype=torch.float64, kv_heads: int = H, batch: int = B) -> list[Tensor]:
+    """Queries, keys and values for these positions, the same numbers in every dtype."""
+    sizes = (H, pos.queries), (kv_heads, pos.tokens), (kv_heads, pos.tokens)
+    draw = torch.Generator().manual_seed(3)
+    return [torch.randn(batch, *size, D, generator=draw, dtype=torch.float64).to(dtype) for size in sizes]
+
+
+def made(spec, shape: Shape):
+    """A scheme with weights that are not zero."""
+    scheme = build(spec, shape)
+    with torch.no_grad():
+        for parameter in scheme.parameters():
+            parameter.normal_()
+    return scheme
+
+
+def through(scheme, inputs: list[Tensor], pos: Positions, backend: str) -> Tensor:
+    """A layer's attention as the model runs it."""
+    q, k = scheme.rotate(*inputs[:2], pos)
+    return attend(q, k, inputs[2], scheme.scores(q, k, pos), pos, backend)
+
+
+def with_gradients(run, inputs: list[Tensor], parameters=()) -> list[Tensor]:
+    """The output of `run(inputs)`, and what flows back to the inputs and parameters."""
+    inputs, parameters = [x.clone().requires_grad_() for x in inputs], list(parameters)
+    out = run(inputs)
+    weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(4), dtype=torch.float64).to(out.dtype)
+    found = torch.autograd.grad((out * weight).sum(), inputs + parameters, allow_unused=True)
+    return [out.detach(), *(torch.zeros(()) if x is None else x for x in found)]
+
+
+def both(run, inputs: list[Tensor], parameters=(), *, backend: str) -> tuple[list[Tensor], list[Tensor]]:
+    """What `run(backend, inputs)` and `run("eager", inputs)` make and send back."""
+    parameters = list(parameters)
+    return tuple(with_gradients(partial(run, name), inputs, parameters) for name in (backend, "eager"))
+
+
+def assert_same(found: list[Tensor], wanted: list[Tensor], tolerance: float, summed: float = 1e-6) -> None:
+    """summed: the tolerance for gradients of fp32 parameters, whose many terms are added in fp32."""
+    for mine, exact in zip(found, wanted, strict=True):
+        loose = max(tolerance, summed) if exact.dtype == torch.float32 else tolerance
+        scale = max(1.0, exact.abs().max().item())
+        torch.testing.assert_close(mine.double(), exact.double(), rtol=0, atol=loose * scale)
+
+
+def skip_unless_able(backend: str, scores: Scores, q: Tensor, pos: Positions) -> None:
+    if reason := obstacle(backend, scores, q, pos):
+        pytest.skip(reason)
+
+
+# eager is the definition
+
+
+def by_hand(inputs: list[Tensor], seen, added) -> Tensor:
+    """softmax over the keys that `seen(b, h, i, j)` says, of q·k/√D + added(b, h, i, j), one pair at a time."""
+    q, k, v = inputs
+    out = torch.zeros_like(q)
+    group = q.shape[1] // k.shape[1]
+    for b, h, i in torch.cartesian_prod(*(torch.arange(n) for n in q.shape[:3])).tolist():
+        keys = [j for j in range(k.shape[2]) if seen(b, h, i, j)]
+        scores = [(q[b, h, i] @ k[b, h // group, j]).item() / math.sqrt(D) + added(b, h, i, j) for j in keys]
+        weights = [math.exp(score) for score in scores]
+        for j, weight in zip(keys, weights, strict=True):
+            out[b, h, i] += weight / sum(weights) * v[b, h // group, j]
+    return out
+
+
+def test_eager_is_the_definition_of_every_word():
+    pos = skipping()
+    pos = Positions(pos.ids[:, :9], 5, pos.length, contiguous=False)
+    inputs = random_inputs(pos, kv_heads=2)
+
+    def seen(b, h, i, j):
+        return 0 <= (i + 4) - j < 6 and (i * 5 + j * 3 + h + b) % 4 != 0
+
+    def added(b, h, i, j):
+        distance = (pos.ids[b, i + 4] - pos.ids[b, j]).item()
+        return -slopes(H)[h] * distance + 0.3 * b - 0.2 * h + math.sin(i * 1.7 + j)
+
+    scores = Scores(SLOPES.double(), 6, at_pair_bias, at_pair_keep)
+    # at_pair_bias is fp32: 6e-8 of values near 1
+    torch.testing.assert_close(attend(*inputs, scores, pos, "eager"), by_hand(inputs, seen, added), rtol=0, atol=1e-6)
+
+
+def test_eager_is_the_definition_without_causality():
+    pos = Positions.first(7, causal=False)
+    inputs = random_inputs(pos)
+    found = attend(*inputs, Scores(slopes=SLOPES, window=3), pos, "eager")
+    wanted = by_hand(inputs, lambda b, h, i, j: abs(i - j) < 3, lambda b, h, i, j: -slopes(H)[h] * abs(i - j))
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_packed_documents_are_as_if_alone(any_spec, shape, backend):
+    scheme, pos = made(any_spec, shape), packed()
+    inputs = random_inputs(pos)
+    together = through(scheme, inputs, pos, backend)
+    for row, start, end in [(0, 0, 10), (0, 10, 24), (1, 0, 3), (1, 3, 23), (1, 23, 24)]:
+        parts = [x[row : row + 1, :, start:end] for x in inputs]
+        alone = through(scheme, parts, Positions.first(end - start), backend)
+        # Cosines and sines are fp32, and are the same for the same position.
+        torch.testing.assert_close(together[row : row + 1, :, start:end], alone, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_padding_on_the_left_changes_nothing(any_spec, shape, backend):
+    scheme, pos = made(any_spec, shape), left_padded()
+    inputs = random_inputs(pos)
+    padded = through(scheme, inputs, pos, backend)[1:, :, 7:]
+    alone = through(scheme, [x[1:, :, 7:] for x in inputs], Positions.first(T - 7), backend)
+    torch.testing.assert_close(padded, alone, rtol=0, atol=1e-9)
+
+
+# every backend, every encoding
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("kv_heads", [H, 2, 1])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("backend", FUSED)
+def test_a_backend_agrees_with_eager_forward_and_backward(any_spec, shape, backend, layout, kv_heads, dtype):
+    scheme, pos = made(any_spec, shape), LAYOUTS[layout]()
+    exact = with_gradients(
+        lambda x: through(scheme, x, pos, "eager"), random_inputs(pos, kv_heads=kv_heads), scheme.parameters()
+    )
+    inputs = random_inputs(pos, dtype, kv_heads)
+    skip_unless_able(backend, scheme.scores(*inputs[:2], pos), inputs[0], pos)
+    found = with_gradients(lambda x: through(scheme, x, pos, backend), inputs, scheme.parameters())
+    assert_same(found, exact, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_bf16_is_close_to_the_exact_value_for_the_rounded_inputs(any_spec, shape, backend, layout):
+    scheme, pos = made(any_spec, shape), LAYOUTS[layout]()
+    q, k, v = random_inputs(pos, torch.bfloat16)
+    q, k = scheme.rotate(q, k, pos)
+    scores = scheme.scores(q, k, pos)
+    skip_unless_able(backend, scores, q, pos)
+    found = attend(q, k, v, scores, pos, backend)
+    exact = eager.attend(q.double(), k.double(), v.double(), scores, pos)
+    assert found.dtype == torch.bfloat16
+    # Weights, a bias of up to 4 and the output are each rounded to 8 bits: 2^-9 of 1, of 4 and of the output.
+    torch.testing.assert_close(found.double(), exact, rtol=2**-8, atol=2**-6)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("words", SYNTHETIC)
+@pytest.mark.parametrize("backend", FUSED)
+def test_a_backend_runs_every_combination_of_words(backend, words, layout):
+    scores, pos = SYNTHETIC[words], LAYOUTS[layout]()
+    inputs = random_inputs(pos, kv_heads=2)
+    skip_unless_able(backend, scores, inputs[0], pos)
+    found, exact = both(lambda name, x: attend(*x, scores, pos, name), inputs, backend=backend)
+    assert all(x.isfinite().all() for x in found)  # also where a query sees nothing
+    assert_same(found, exact, 1e-9)
+
+
+@given(
+    tokens=st.integers(1, 80),
+    queries=st.integers(1, 80),
+    kv_heads=st.sampled_from([1, 2, 4]),
+    window=st.none() | st.integers(1, 90),
+    words=st.sets(st.sampled_from(["slopes", "bias", "keep"])),
+    causal=st.booleans(),
+    chunk=st.sampled_from([1, 7, 512]),
+)
+@settings(deadline=None, max_examples=150, derandomize=True, database=None)
+def test_a_backend_agrees_with_eager_at_any_size(tokens, queries, kv_heads, window, words, causal, chunk):
+    pos = Positions.first(tokens, queries=min(queries, tokens), causal=causal)
+    every = {"slopes": SLOPES, "bias": at_pair_bias, "keep": at_pair_keep}
+    scores = Scores(window=window, **{word: every[word] for word in words})
+    inputs = random_inputs(pos, kv_heads=kv_heads)
+    exact = attend(*inputs, scores, pos, "eager")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sdpa, "CHUNK", chunk)
+        for backend in FUSED:
+            if obstacle(backend, scores, inputs[0], pos) is None:
+                # Slopes without causality are an fp32 mask: 6e-8 of up to 20.
+                torch.testing.assert_close(attend(*inputs, scores, pos, backend), exact, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("tokens", [16, 17, 18])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_window_counts_the_query_itself(backend, tokens):
+    """With 17, the last of 17 tokens still sees the first, and of 18 no longer."""
+    pos = Positions.first(tokens)
+    q, k, v = random_inputs(pos, batch=1)
+    v = torch.zeros_like(v)
+    v[:, :, 0] = 1
+    seen = attend(q, k, v, Scores(window=17), pos, backend)[0, 0, -1, 0] > 0
+    assert bool(seen) == (tokens <= 17)
+
+
+@pytest.mark.parametrize("words", [*SYNTHETIC, "relative"])
+@pytest.mark.parametrize("backend", FUSED)
+def test_more_queries_than_a_chunk_agree_too(backend, words):
+    pos = Positions.first(sdpa.CHUNK + 90)
+    inputs = random_inputs(pos, batch=1)
+    scheme = made("relative", Shape(H * D, H, H, 1, 64))
+    scores = scheme.scores(*inputs[:2], pos) if words == "relative" else SYNTHETIC[words]
+    found, exact = both(lambda name, x: attend(*x, scores, pos, name), inputs, scheme.parameters(), backend=backend)
+    assert_same(found, exact, 1e-9, summed=5e-5)  # 180000 terms in one bucket: √180000 · 6e-8
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_future_tokens_change_nothing(any_spec, shape, backend):
+    scheme, pos, cut = made(any_spec, shape), Positions.first(T), 13
+    inputs = random_inputs(pos)
+    other = [torch.cat([x[:, :, :cut], -3 * x[:, :, cut:]], 2) for x in inputs]
+    before, after = (through(scheme, x, pos, backend) for x in (inputs, other))
+    torch.testing.assert_close(after[:, :, :cut], before[:, :, :cut], rtol=0, atol=1e-12)
+    assert (after[:, :, cut:] - before[:, :, cut:]).abs().amax((0, 1, 3)).min() > 1e-2
+
+
+@pytest.mark.parametrize("queries", [1, 2, 9])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_last_queries_alone_are_those_of_the_whole(any_spec, shape, backend, queries):
+    scheme, whole = made(any_spec, shape), Positions.first(T)
+    q, k, v = random_inputs(whole)
+    full = through(scheme, [q, k, v], whole, backend)
+    last = through(scheme, [q[:, :, -queries:], k, v], Positions.first(T, queries=queries), backend)
+    torch.testing.assert_close(last, full[:, :, -queries:], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("backend", FUSED)
+def test_without_causality_a_backend_agrees_with_eager(any_spec, shape, backend):
+    scheme, pos = made(any_spec, shape), Positions.first(T, causal=False)
+    inputs = random_inputs(pos, kv_heads=2)
+    found, exact = both(lambda name, x: through(scheme, x, pos, name), inputs, scheme.parameters(), backend=backend)
+    assert_same(found, exact, 2e-6)  # slopes are an fp32 mask here: 6e-8 of up to 6
+    assert not torch.allclose(found[0], through(scheme, inputs, Positions.first(T), backend))  # it did look ahead
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_relative_tells_ahead_from_behind_without_causality(shape, backend):
+    """Values that are one at the key one ahead, and a table that favours the bucket of one ahead, find each other."""
+    scheme, pos = build("relative", shape), Positions.first(8, causal=False)
+    scheme.table.data[17] = 30.0
+    q, k = torch.zeros(1, H, 8, D), torch.zeros(1, H, 8, D)
+    v = torch.arange(8.0).view(1, 1, 8, 1).expand(1, H, 8, D)
+    out = attend(q, k, v, scheme.scores(q, k, pos), pos, backend)
+    torch.testing.assert_close(out[0, 0, :7, 0], torch.arange(1.0, 8.0), rtol=0, atol=1e-5)
+
+
+# It was not always so: where positions restart without segments (`LabModel(position_ids=…)`), a key of the document
+# before may lie ahead of the query; the extra channel then rewards its distance, which the definition penalises.
+@pytest.mark.parametrize("backend", FUSED)
+def test_slopes_hold_where_positions_do_not_rise(backend):
+    ids = torch.tensor([[*range(10), *range(14)]])
+    pos = Positions(ids, T, 14, contiguous=False)
+    inputs, scores = random_inputs(pos), Scores(slopes=SLOPES)
+    assert_same([attend(*inputs, scores, pos, "auto")], [attend(*inputs, scores, pos, "eager")], 1e-9)
+
+
+# precision far out
+
+
+# It was not always so: the centre is that of the length, not of the positions that are there; per row it would cost
+# nothing, as softmax ignores it, and leave 2e-7.
+@pytest.mark.parametrize("backend", FUSED)
+def test_slopes_keep_their_precision_where_all_positions_are_large(backend):
+    ids = torch.arange(T)[None] + 131072
+    pos, scores = Positions(ids, T, 131072 + T), Scores(slopes=SLOPES)
+    found = attend(*random_inputs(pos, torch.float32), scores, pos, backend)
+    exact = attend(*random_inputs(pos), scores, pos, "eager")
+    torch.testing.assert_close(found.double(), exact, rtol=0, atol=1e-6)
+
+
+def alibi_case(tokens: int, heads: int, dtype, queries: int = 8):
+    """The last queries of a long input under slopes, and their exact values for the inputs as rounded."""
+    draw = torch.Generator().manual_seed(5)
+    q, k, v = (torch.randn(1, heads, tokens, D, generator=draw).to(dtype) for _ in range(3))
+    pos, scores = Positions.first(tokens, queries=queries), Scores(slopes=torch.tensor(slopes(heads)))
+    last = q[:, :, -queries:]
+    return (q, last, k, v), scores, pos, eager.attend(last.double(), k.double(), v.double(), scores, pos)
+
+
+@pytest.mark.parametrize("heads", [8, 12])
+@pytest.mark.parametrize("tokens", [128, 2048, 8192])
+def test_the_error_of_slopes_in_fp32_grows_with_length_as_documented(tokens, heads):
+    (q, last, k, v), scores, pos, exact = alibi_case(tokens, heads, torch.float32)
+    # The last query's scores are offset by slope · T/2, and rounded in proportion: one ulp of that, and of the rest.
+    bound = scores.slopes.max().item() * tokens / 2 * 2**-23 + 1e-6
+    assert (attend(last, k, v, scores, pos, "sdpa").double() - exact).abs().max() < bound
+    whole = attend(q, k, v, scores, Positions.first(tokens), "sdpa")  # the causal kernel, not a mask
+    assert (whole[:, :, -8:].double() - exact).abs().max() < bound
+
+
+@pytest.mark.parametrize("heads", [8, 12])  # powers of two, and slopes that bf16 cannot hold
+@pytest.mark.parametrize("tokens", [2048, 8192])
+def test_slopes_in_bf16_cost_no_more_than_the_rounding_of_bf16(tokens, heads):
+    (q, last, k, v), scores, pos, exact = alibi_case(tokens, heads, torch.bfloat16)
+    found = attend(last, k, v, scores, pos, "sdpa").double()
+    whole = attend(q, k, v, scores, Positions.first(tokens), "sdpa")[:, :, -8:].double()
+    for one in (found, whole):
+        # Weights below 1 and the output, each rounded by 2^-9. A position in bf16 would be off by 16 at 8192.
+        torch.testing.assert_close(one, exact, rtol=2**-8, atol=2**-9)
+
+
+def test_slopes_that_bf16_cannot_hold_are_not_rounded_to_it():
+    """Two keys, 1000 and 2000 behind, whose products make up for all but a little of their penalties of 74 and 149.
+
+    Rounded to 8 bits, the last head's slope of 2^-3.75 would tilt the balance between them by 10 %.
+    """
+    pos = Positions.first(2048, queries=1)
+    q, k, v = (torch.zeros(1, 24, n, D, dtype=torch.bfloat16) for n in (1, 2048, 2048))
+    q[..., 0] = 8
+    for behind, product, value in ((1000, 82, 1), (2000, 157, -1)):
+        k[:, :, 2047 - behind, 0] = product * D**0.5 / 8
+        v[:, :, 2047 - behind] = value
+    scores = Scores(slopes=torch.tensor(slopes(24)))
+    exact = eager.attend(q.double(), k.double(), v.double(), scores, pos)
+    assert 0.1 < exact[0, -1].abs().max() < 0.9  # the two do compete
+    torch.testing.assert_close(attend(q, k, v, scores, pos, "sdpa").double(), exact, rtol=0, atol=2**-7)
+
+
+# It was not always so: a mask is cast to the dtype of the queries, so that a bias is rounded in proportion to what all
+# keys of a query have in common, which softmax ignores; less each row's largest, it would cost one rounding of bf16.
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_a_bias_adds_to_all_keys_alike_costs_no_precision_in_bf16(backend):
+    pos = Positions.first(64)
+    q, k, v = random_inputs(pos, torch.bfloat16)
+    scores = Scores(bias=lambda b, h, i, j: -32 - 0.1 * (i - j) + 0.0 * (h + b))
+    exact = attend(q.double(), k.double(), v.double(), scores, pos, "eager")
+    torch.testing.assert_close(attend(q, k, v, scores, pos, backend).double(), exact, rtol=2**-8, atol=2**-7)
+
+
+# memory
+
+
+class Largest(TorchDispatchMode):
+    """Records the most elements that any tensor made meanwhile holds."""
+
+    def __init__(self):
+        super().__init__()
+        self.elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        held = [x.untyped_storage().nbytes() // x.element_size() for x in tree_leaves(out) if isinstance(x, Tensor)]
+        self.elements = max([self.elements, *held])
+        return out
+
+
+def largest(scores_of, kv_heads: int = H, tokens: int = 2048, backend: str = "sdpa") -> int:
+    """Elements of the largest tensor of a forward and backward pass."""
+    pos = Positions.first(tokens)
+    inputs = [x.requires_grad_() for x in random_inputs(pos, torch.float32, kv_heads, batch=1)]
+    with Largest() as seen:
+        attend(*inputs, scores_of(inputs[0], pos), pos, backend).sum().backward()
+    return seen.elements
+
+
+@pytest.mark.parametrize("kv_heads", [H, 1])
+@pytest.mark.parametrize("words", ["nothing", "slopes"])
+def test_without_a_mask_sdpa_holds_nothing_larger_than_the_keys(words, kv_heads):
+    scores = Scores(slopes=SLOPES) if words == "slopes" else Scores()
+    assert largest(lambda q, pos: scores, kv_heads) <= H * 2048 * (D + 8)
+
+
+@pytest.mark.parametrize("words", ["window", "keep", "slopes and window", "bias", "all"])
+def test_with_a_mask_sdpa_holds_a_chunk_of_queries_at_once(words):
+    assert largest(lambda q, pos: SYNTHETIC[words]) <= 2048 * 2048 * H / 4
+
+
+def test_a_learned_bias_is_held_by_chunks_too():
+    scheme = made("relative", Shape(H * D, H, H, 1, 64))
+    assert largest(lambda q, pos: scheme.scores(q, q, pos)) <= 2048 * 2048 * H / 4
+
+
+def test_the_measure_of_memory_sees_a_full_matrix():
+    assert largest(lambda q, pos: Scores(), tokens=256, backend="eager") == H * 256 * 256
+
+
+# what is refused
+
+
+def refusal(q: Tensor, k: Tensor, v: Tensor, pos: Positions, scores: Scores = NOTHING, backend: str = "auto") -> str:
+    with pytest.raises(LabError) as caught:
+        attend(q, k, v, scores, pos, backend)
+    return str(caught.value)
+
+
+def zeros(heads: int, tokens: int) -> Tensor:
+    return torch.zeros(2, heads, tokens, D)
+
+
+def test_more_queries_than_keys_are_refused():
+    message = refusal(zeros(4, 9), zeros(4, 8), zeros(4, 8), Positions.first(8))
+    assert message == "9 queries on 8 keys: queries are the last of the tokens, so at most as many"
+
+
+def test_heads_that_cannot_share_keys_are_refused():
+    message = refusal(zeros(4, 8), zeros(3, 8), zeros(3, 8), Positions.first(8))
+    assert message == "4 query heads cannot share keys (2, 3, 8, 16) and values (2, 3, 8, 16)"
+    message = refusal(zeros(4, 8), zeros(2, 8), zeros(2, 7), Positions.first(8))
+    assert message == "4 query heads cannot share keys (2, 2, 8, 16) and values (2, 2, 7, 16)"
+
+
+def test_positions_of_other_tokens_are_refused():
+    q = zeros(4, 8)
+    for pos, has in ((Positions.first(9), "9 queries on 9"), (Positions.first(8, queries=3), "3 queries on 8")):
+        assert refusal(q, q, q, pos) == f"positions are for {has} tokens, attention got 8 on 8"
+
+
+# It was not always so: three rows of positions for a batch of two; eager takes the first two without a word.
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_positions_of_other_rows_are_refused(backend):
+    q, pos = zeros(4, 8), Positions(torch.arange(8).expand(3, 8), 8, 8)
+    assert "3" in refusal(q, q, q, pos, Scores(slopes=SLOPES), backend)
+
+
+def test_an_unknown_backend_is_told_what_there_is():
+    q = zeros(4, 8)
+    message = refusal(q, q, q, Positions.first(8), backend="flash9")
+    assert message == f"no attention backend `flash9`; there are auto, {', '.join(BACKENDS)}"
+
+
+def test_a_backend_that_lacks_a_word_or_refuses_a_call_says_which_can(monkeypatch):
+    q, pos = zeros(4, 8), Positions.first(8)
+    limited = SimpleNamespace(can=frozenset({"window"}), refuses=lambda q, pos: "needs a GPU")
+    monkeypatch.setitem(BACKENDS, "limited", limited)
+    others = ", ".join(name for name in BACKENDS if name != "limited")
+    message = refusal(q, q, q, pos, Scores(slopes=SLOPES, window=3, keep=at_pair_keep), "limited")
+    assert message == f"attention: limited does not run keep, slopes; {others} can, and auto picks sdpa"
+    message = refusal(q, q, q, pos, Scores(window=3), "limited")
+    assert message == f"attention: limited needs a GPU; {others} can, and auto picks sdpa"
+
+
+def test_auto_takes_the_first_backend_that_is_able(monkeypatch):
+    taken = []
+    first = SimpleNamespace(
+        can=frozenset({"window"}),
+        refuses=lambda q, pos: None,
+        attend=lambda *_: taken.append("first") or torch.zeros(1),
+    )
+    order = {"first": first, **BACKENDS}
+    monkeypatch.setattr("lab.attention.BACKENDS", order)
+    q, pos = zeros(4, 8), Positions.first(8)
+    attend(q, q, q, Scores(window=3), pos)
+    assert taken == ["first"]
+    assert attend(q, q, q, Scores(slopes=SLOPES), pos).shape == q.shape and taken == ["first"]
+
+
+def test_a_query_that_sees_nothing_has_no_output():
+    pos = Positions.first(8)
+    inputs = random_inputs(pos)
+    for backend in BACKENDS:
+        out = attend(*inputs, Scores(keep=lambda b, h, i, j: (i != 3) & (j >= 0)), pos, backend)
+        assert not out[:, :, 3].any() and out[:, :, 4].all()
+
+
+def test_a_scheme_and_its_copy_attend_alike(any_spec, shape):
+    """Nothing that matters is kept outside the parameters."""
+    scheme, pos = made(any_spec, shape), Positions.first(T)
+    inputs = random_inputs(pos)
+    twin = copy.deepcopy(scheme)
+    assert torch.equal(through(twin, inputs, Positions.first(T), "auto"), through(scheme, inputs, pos, "auto"))
