@@ -427,7 +427,7 @@ def test_a_loss_that_is_not_finite_stops_with_step_documents_and_the_good_checkp
         patched.setattr(lab.train, "rate", explode(6))
         message = refusal(run)
     assert message.startswith("exploded: step 7 has loss nan")
-    assert f"the checkpoint of step 4 in {run.path / 'checkpoints'} is good" in message
+    assert f"the checkpoint of step 4 in {run.path / 'checkpoints'} stands" in message
     _, offsets = batch(text.train, length=16, size=4, seed=0, step=6)
     documents = text.train.at(offsets, 16)
     assert 1 <= len(documents) <= 8 and f"Its batch came from {', '.join(documents)}.\n" in message

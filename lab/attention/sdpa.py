@@ -79,10 +79,16 @@ def rising(pos: Positions) -> bool:
     """Whether no key that a query sees has a later position: what lets a key-only term stand for the distance."""
     if pos.contiguous:
         return True
-    steps = pos.ids.diff(dim=-1) >= 0
-    if pos.segments is not None:
-        steps = steps | (pos.segments.diff(dim=-1) != 0)
-    return pos.once("rising", lambda: bool(steps.all()))
+    return pos.once("rising", lambda: bool(rises(pos.ids, pos.segments).all()))
+
+
+def rises(ids: Tensor, segments: Tensor | None) -> Tensor:
+    """Where positions go up from token to token, or a later segment begins."""
+    steps = ids.diff(dim=-1) >= 0
+    if segments is None:
+        return steps
+    change = segments.diff(dim=-1)
+    return (change > 0) | (steps & (change == 0))
 
 
 def extra_channel(q: Tensor, k: Tensor, v: Tensor, scores: Scores, pos: Positions, scale: float) -> Tensor:
