@@ -31,9 +31,10 @@ def options(debug: Annotated[bool, typer.Option("--debug", help="Show the traceb
 def train(config: Config, overrides: Overrides = None) -> None:
     """Train a run, or go on with one that was interrupted."""
     from lab.config import read
-    from lab.train import accelerator_for, train
 
     run = read(config, overrides or [])
+    from lab.train import accelerator_for, train  # seconds long, and in vain if the settings are wrong
+
     accelerator = accelerator_for(run)
     model = train(run, accelerator)
     if accelerator.is_main_process:
@@ -49,12 +50,13 @@ def evaluate(
 ) -> None:
     """Measure a trained run at longer and longer contexts, as trained and with other schemes swapped in."""
     from lab.config import of_run
+
+    which = of_run(run, settings or [])
     from lab.evaluate import evaluate
     from lab.table import show
     from lab.track import publish
     from lab.train import accelerator_for
 
-    which = of_run(run, settings or [])
     accelerator = accelerator_for(which)
     rows = list(evaluate(which, accelerator))
     publish(rows, which, accelerator)
@@ -65,15 +67,19 @@ def evaluate(
 @app.command()
 def compare(config: Config, overrides: Overrides = None) -> None:
     """Train several encodings alike, measure them on the same tokens; a table and a figure."""
-    from lab.compare import compare
     from lab.config import read
+
+    run = read(config, overrides or [])
+    from accelerate import PartialState
+
+    from lab.compare import compare
     from lab.rows import read as rows_of
     from lab.table import show
 
-    run = read(config, overrides or [])
     out = compare(run)
-    show(rows_of(out / "rows.jsonl"), run.train.length)
-    print(f"{out}/table.md, rows.jsonl, curve.png")
+    if PartialState().is_main_process:
+        show(rows_of(out / "rows.jsonl"), run.train.length)
+        print(f"{out}/table.md, rows.jsonl, curve.png")
 
 
 @app.command()

@@ -22,7 +22,8 @@ def compare(run: Run) -> Path:
     Each line has a run of its own in `runs/<name>/`, so a rerun of the same command goes on where it was.
     """
     if not run.compare.runs:
-        raise LabError(f"{run.name} compares nothing: write compare: {{runs: [{{train: rope, swap: [rope-ntk]}}, …]}}")
+        wanted = "compare: {runs: [{train: alibi}, {train: rope, swap: [{kind: rope-ntk, factor: auto}]}]}"
+        raise LabError(f"{run.name} compares nothing: write {wanted}", code=2)
     out, measured = run.path / "compare", {}
     before = read(out / "rows.jsonl")
     parts = parts_of(run)

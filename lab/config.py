@@ -203,7 +203,10 @@ def of_run(folder: Path, over: list[str] = ()) -> Run:
         )
     if not folder.name:  # "." and ".."
         folder = folder.resolve()
-    return checked({**values, "folder": str(folder.parent), "name": folder.name}, path, over)
+    from positional.build import moved
+
+    model = {**values["model"], "positional": moved(values["model"]["positional"], folder)}
+    return checked({**values, "model": model, "folder": str(folder.parent), "name": folder.name}, path, over)
 
 
 SIZES = "width", "heads", "kv_heads"

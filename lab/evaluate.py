@@ -38,6 +38,12 @@ def evaluate(run: Run, accelerator: Accelerator, trained_as: str | None = None) 
     lengths = [tokens(length, run.train.length) for length in run.eval.lengths]
     documents = held_out_documents(text, max(lengths), run.eval.documents)
     config = LabConfig.from_pretrained(folder)
+    if text.meta["vocab_size"] != config.vocab_size:
+        raise LabError(
+            f"the data has a vocabulary of {text.meta['vocab_size']} and {run.path} one of {config.vocab_size}: "
+            f"measure it with the tokenizer that it was trained with",
+            code=2,
+        )
     own = config.positional = moved(
         config.positional, run.path
     )  # the source it was trained with, not what became of it

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationMixin, PreTrainedConfig, PreTrainedModel
@@ -21,6 +22,7 @@ LOSS_LOGITS = 2**23
 """The most logits that the loss holds at once (32 MiB); more are made by chunks, and again for the gradient."""
 
 
+@strict
 class LabConfig(PreTrainedConfig):
     """Sizes of a model and the description of its positional encoding. Lengths are in tokens."""
 
@@ -79,7 +81,7 @@ def misfits(width: int, heads: int, kv_heads: int | None) -> list[str]:
 def linear(inputs: int, outputs: int, scale: float = 1.0) -> nn.Linear:
     """A matrix whose first weights keep the variance of its inputs, times scale²; see `LabModel._init_weights`."""
     layer = nn.Linear(inputs, outputs, bias=False)
-    layer.std = scale * inputs**-0.5
+    layer._first_std = scale * inputs**-0.5
     return layer
 
 
@@ -134,7 +136,7 @@ class Decoder(nn.Module):
     def __init__(self, config: LabConfig):
         super().__init__()
         self.embed = nn.Embedding(config.vocab_size, config.width)
-        self.embed.std = config.width**-0.5
+        self.embed._first_std = config.width**-0.5
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
         self.norm = nn.RMSNorm(config.width, config.norm_eps)
         self.spec = config.positional
@@ -171,14 +173,15 @@ class LabModel(PreTrainedModel, GenerationMixin):
         self.post_init()
 
     @classmethod
-    def from_pretrained(cls, name, *args, config=None, trust_remote_code: bool | None = None, **kwargs):
+    def from_pretrained(cls, pretrained_model_name_or_path, *args, config=None, trust_remote_code=None, **kwargs):
         """As in transformers. A scheme that is not built in is code: it is run only with trust_remote_code=True."""
-        where = {key: kwargs[key] for key in ("cache_dir", "revision", "token", "subfolder") if key in kwargs}
-        config = config or LabConfig.from_pretrained(name, **where)
+        if not isinstance(config, LabConfig):
+            source = config or pretrained_model_name_or_path
+            config, kwargs = LabConfig.from_pretrained(source, return_unused_kwargs=True, **kwargs)
         if not trust_remote_code:
             with torch.device("meta"):
                 build(config.positional, config.shape, trust=False)
-        return super().from_pretrained(name, *args, config=config, **kwargs)
+        return super().from_pretrained(pretrained_model_name_or_path, *args, config=config, **kwargs)
 
     @property
     def scheme(self) -> Scheme:
@@ -228,8 +231,8 @@ class LabModel(PreTrainedModel, GenerationMixin):
 
     def _init_weights(self, module: nn.Module) -> None:
         """Draw the matrices that say how; norms start at one by themselves, and a scheme sets its own first weights."""
-        if hasattr(module, "std"):
-            nn.init.normal_(module.weight, std=module.std)
+        if hasattr(module, "_first_std"):
+            nn.init.normal_(module.weight, std=module._first_std)
 
     def get_input_embeddings(self) -> nn.Module:
         return self.model.embed
@@ -263,7 +266,7 @@ def swap(model: LabModel, spec: Any) -> list[str]:
     A parameter is kept where the old scheme has one of the same name and shape.
     """
     old = dict(model.scheme.named_parameters())
-    new = build(spec, model.config.shape).to(next(model.parameters()).device)
+    new = build(spec, model.config.shape).to(model.device).train(model.training)
     untrained = []
     for name, parameter in new.named_parameters():
         if name in old and old[name].shape == parameter.shape:

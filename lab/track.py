@@ -10,6 +10,7 @@ from typing import Any
 from lab import LabError
 from lab.config import Run
 from lab.rows import Row
+from positional.build import name_of
 
 
 class Track:
@@ -34,7 +35,13 @@ class Track:
             options = wandb_options(self.run, self.group, self.scheme) if self.run.track == "wandb" else {}
             # wandb takes this name as the project, TensorBoard as the folder of the curves.
             name = self.run.project if self.run.track == "wandb" else self.scheme or "curves"
-            values = flat({**self.run.model_dump(mode="json"), "scheme": self.scheme, **self.facts})
+            values = flat(
+                {
+                    **self.run.model_dump(mode="json"),
+                    "scheme": self.scheme or name_of(self.run.model.positional),
+                    **self.facts,
+                }
+            )
             self.accelerator.init_trackers(name, config=values, init_kwargs={self.run.track: options})
             if wandb := self.wandb:
                 wandb.define_metric("train/*", step_metric="train/step")

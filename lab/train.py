@@ -82,7 +82,8 @@ def train(run: Run, accelerator: Accelerator | None = None, track: Track | None 
     if run.train.batch % share:
         raise LabError(
             f"train.batch {run.train.batch} cannot be shared by {accelerator.num_processes} processes × "
-            f"{run.train.accumulate} accumulated parts: make it a multiple of {share}"
+            f"{run.train.accumulate} accumulated parts: make it a multiple of {share}",
+            code=2,
         )
     with accelerator.main_process_first():
         text = corpus(run.data)
@@ -162,7 +163,7 @@ def one_step(run, accelerator, model, adam, text: Corpus, step: int, lr: float, 
 
 
 def not_finite(run: Run, step: int, loss: float, norm: float, documents: list[str], saved: int) -> str:
-    good = f"the checkpoint of step {saved} in {run.path / 'checkpoints'} is good" if saved else "nothing is saved yet"
+    good = f"the checkpoint of step {saved} in {run.path / 'checkpoints'} stands" if saved else "nothing is saved yet"
     shown = ", ".join(documents[:8]) + (" …" if len(documents) > 8 else "")
     return (
         f"{run.name}: step {step + 1} has loss {loss} and gradient norm {norm}; {good}.\n"
@@ -224,16 +225,17 @@ def claim(run: Run) -> None:
         if copy.exists() and copy.read_bytes() != source.read_bytes():
             raise LabError(
                 f"{source} has changed since {run.path}, which has a copy, began to train with it: choose another name "
-                f"(name={run.name}-2), or put the copy back"
+                f"(name={run.name}-2), or put the copy back",
+                code=2,
             )
     there = flat(lasting(checked(tree(path), path)))
     wanted = flat(lasting(run))
     if different := sorted(key for key in there.keys() | wanted.keys() if there.get(key) != wanted.get(key)):
-        lines_ = [f"  {key}: {there.get(key)!r} there, {wanted.get(key)!r} asked for" for key in different]
+        differing = "".join(f"\n  {key}: {there.get(key)!r} there, {wanted.get(key)!r} asked for" for key in different)
         raise LabError(
-            f"{run.path} holds a run with other settings:\n"
-            + "\n".join(lines_)
-            + f"\nChoose another name (name={run.name}-2), or delete {run.path} to train it anew"
+            f"{run.path} holds a run with other settings:{differing}\n"
+            f"Choose another name (name={run.name}-2), or delete {run.path} to train it anew",
+            code=2,
         )
 
 

@@ -43,7 +43,7 @@ class Positions:
     ids: Tensor  # (B or 1, T) int64, the position of each token
     queries: int  # Q
     length: int  # the length being run: 1 + the largest position, as a Python number, so that reading it costs nothing
-    contiguous: bool = True  # positions go up by exactly one from token to token, in every row
+    contiguous: bool = False  # known to go up by exactly one from token to token, in every row
     causal: bool = True
     segments: Tensor | None = None  # (B or 1, T); a token sees only tokens of its own segment. None: all are one
     memo: dict = field(default_factory=dict, repr=False, compare=False)  # see `once`
@@ -52,7 +52,7 @@ class Positions:
     def first(cls, tokens: int, *, queries: int | None = None, device=None, causal: bool = True) -> "Positions":
         """Positions 0 … tokens-1, the same in every row; the last `queries` of them (default: all) ask."""
         ids = torch.arange(tokens, device=device)[None]
-        return cls(ids, tokens if queries is None else queries, tokens, causal=causal)
+        return cls(ids, tokens if queries is None else queries, tokens, contiguous=True, causal=causal)
 
     @property
     def tokens(self) -> int:

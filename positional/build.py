@@ -89,11 +89,14 @@ def with_options(spec: Spec) -> str:
 
 
 def sources(spec: Spec) -> list[Path]:
-    """The files outside this package that the description names."""
+    """The files outside this package whose code the description names."""
     if isinstance(spec, list):
         return [path for one in spec for path in sources(one)]
-    path = Path(parse(spec)[0].partition(":")[0]).expanduser()
-    return [path] if path.suffix == ".py" else []
+    kind = parse(spec)[0]
+    path = Path(kind.partition(":")[0]).expanduser()
+    if path.suffix == ".py":
+        return [path]
+    return [] if kind in kinds() else [Path(sys.modules[find(kind).__module__].__file__)]
 
 
 def moved(spec: Spec, folder: Path) -> Spec:
@@ -101,9 +104,9 @@ def moved(spec: Spec, folder: Path) -> Spec:
     if isinstance(spec, list):
         return [moved(one, folder) for one in spec]
     kind, options = parse(spec)
-    for path in sources(spec):
-        if (folder / path.name).is_file():
-            kind = kind.replace(kind.partition(":")[0], str(folder / path.name))
+    path, colon, name = kind.partition(":")
+    if path.endswith(".py") and (folder / Path(path).name).is_file():
+        kind = f"{folder / Path(path).name}{colon}{name}"
     return {"kind": kind, **options} if options else kind
 
 

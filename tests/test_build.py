@@ -187,6 +187,7 @@ def test_a_missing_option_is_told_how_to_write_it(refusal, kind):
         ({"kind": "rope-ntk", "factor": "atuo"}, "rope-ntk: `factor` must be a number or auto, got 'atuo'"),
         ({"kind": "rope-ntk", "factor": [8]}, "rope-ntk: `factor` must be a number or auto, got [8]"),
         ({"kind": "relative", "buckets": 32.0}, "relative: `buckets` must be a whole number, got 32.0"),
+        ({"kind": "relative", "buckets": True}, "relative: `buckets` must be a whole number, got True"),
     ],
 )
 def test_a_value_of_the_wrong_type_is_told_the_right_one(refusal, spec, message):

@@ -154,6 +154,19 @@ def test_code_that_a_saved_model_names_is_run_when_trusted(by, tint, tmp_path):
     assert torch.equal(logits(loaded, tokens()), logits(model, tokens()))
 
 
+# BUG, left failing: a config made beforehand takes no settings from the call, which then reach `LabModel.__init__`.
+@pytest.mark.parametrize("by", [AutoModelForCausalLM, LabModel], ids=lambda by: by.__name__)
+def test_a_setting_may_be_changed_while_loading(by, tmp_path):
+    trained().save_pretrained(tmp_path)
+    assert by.from_pretrained(tmp_path, attention="eager").model.layers[0].attention.backend == "eager"
+
+
+def test_a_name_or_a_path_of_a_config_may_be_given_as_in_transformers(tmp_path):
+    trained().save_pretrained(tmp_path)
+    assert type(LabModel.from_pretrained(pretrained_model_name_or_path=tmp_path)) is LabModel
+    assert type(LabModel.from_pretrained(tmp_path, config=str(tmp_path))) is LabModel
+
+
 def test_generation_appends_the_likeliest_token():
     model, ids = trained(), tokens()
     longer = model.generate(ids, max_new_tokens=3, do_sample=False)
@@ -181,6 +194,17 @@ def test_a_schemes_first_weights_are_its_own():
     """transformers would draw an embedding's anew, or leave them as memory happens to be."""
     assert made({"kind": "learned", "std": 0.5}).scheme.table.std().item() == pytest.approx(0.5, rel=0.1)
     assert not made("relative").scheme.table.any()
+
+
+# BUG, left failing: `_init_weights` takes any module with an attribute `std` for one of the model's matrices: a scheme
+# that keeps its option `std` fails for want of a `weight`, or has its `weight` drawn anew.
+@pytest.mark.parametrize("parameter", ["tint", "weight"])
+def test_a_scheme_may_call_what_it_has_what_it_likes(tmp_path, parameter):
+    text = TINT.replace("torch.ones(1))", "torch.ones(1))\n        self.std = 0.5").replace(
+        "self.tint", f"self.{parameter}"
+    )
+    (tmp_path / "named.py").write_text(text)
+    assert getattr(made(str(tmp_path / "named.py")).scheme, parameter).tolist() == [1]
 
 
 # It was not always so: for a class outside transformers, `_initialize_weights` passes by every module that
@@ -421,6 +445,14 @@ def test_no_more_logits_are_held_than_there_is_room_for(monkeypatch, room, rows)
     with RowsOfLogits() as seen:
         model(tokens(), labels=tokens()).loss.backward()
     assert max(n for n in seen.rows if n != embedding_rows) == rows
+
+
+def test_logits_made_by_chunks_are_not_kept_for_the_gradient(monkeypatch):
+    monkeypatch.setattr(lab_model, "LOSS_LOGITS", 7 * 53)
+    model, kept = made(vocab_size=53, tie_word_embeddings=False, width=40), []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.shape) or x, lambda x: x):
+        model(tokens(), labels=tokens())
+    assert kept and not [shape for shape in kept if shape == (7, 53)]
 
 
 # swapped encodings
