@@ -144,7 +144,7 @@ class Scheme(nn.Module):
         return Scores()
 
     def parts(self, q: Tensor, k: Tensor, pos: Positions) -> list[tuple[Tensor, Tensor, Scores]]:
-        """Rotated queries and keys, and what happens to their scores. Most schemes have one part, made by the two hooks.
+        """Rotated queries and keys, and what their scores undergo. Most schemes have one part, made by the two hooks.
 
         With several, each sees keys that the others do not, and one softmax over all is what comes out.
         """

@@ -1,4 +1,4 @@
-"""Self-Extend: near keys as trained, far keys at positions shared by groups of tokens (Jin et al. 2024, arXiv:2401.01325)."""
+"""Self-Extend: near keys as trained, far keys at positions shared by groups (Jin et al. 2024, arXiv:2401.01325)."""
 
 from dataclasses import replace
 
@@ -9,8 +9,8 @@ from positional.rope import Rope
 
 
 class SelfExtend(Rope):
-    """Keys less than `window` tokens back are rotated as in RoPE; those beyond at position // group, the query's shifted so
-    that the two meet. A model trained on L tokens then reads (L - window) · group + window.
+    """Keys less than `window` tokens back are rotated as in RoPE, those beyond at position // group, with the query's
+    shifted so that the two meet. A model trained on L tokens then reads (L - window) · group + window.
 
     group: tokens that share a position.   window: tokens; at most the train length.
     """

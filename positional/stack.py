@@ -17,7 +17,9 @@ class Stack(Scheme):
         self.limit = min((m.limit for m in members if m.limit is not None), default=None)
         self.prefix_consistent = all(m.prefix_consistent for m in members)
         if any(type(m).parts is not Scheme.parts for m in members):
-            raise SchemeError("a scheme that splits the keys into parts cannot be stacked: it rotates and hides them itself")
+            raise SchemeError(
+                "a scheme that splits the keys into parts cannot be stacked: it rotates and hides them itself"
+            )
         q = torch.zeros(1, shape.heads, 1, shape.head_dim)
         k = torch.zeros(1, shape.kv_heads, 1, shape.head_dim)
         self.scores(q, k, Positions.first(1))  # finds a clash now, not in the first step of training

@@ -127,7 +127,7 @@ def assert_same(found: list[Tensor], wanted: list[Tensor], tolerance: float, sum
 
 
 def skip_unless_able(backend: str, scores: Scores, q: Tensor, pos: Positions) -> None:
-    if reason := obstacle(backend, scores, q, pos):
+    if reason := obstacle(backend, scores, q, q, pos):
         pytest.skip(reason)
 
 
@@ -258,7 +258,7 @@ def test_a_backend_agrees_with_eager_at_any_size(tokens, queries, kv_heads, wind
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sdpa, "CHUNK", chunk)
         for backend in FUSED:
-            if obstacle(backend, scores, inputs[0], pos) is None:
+            if obstacle(backend, scores, inputs[0], inputs[1], pos) is None:
                 # Slopes without causality are an fp32 mask: 6e-8 of up to 20.
                 torch.testing.assert_close(attend(*inputs, scores, pos, backend), exact, rtol=0, atol=2e-6)
 
@@ -502,7 +502,7 @@ def test_an_unknown_backend_is_told_what_there_is():
 
 def test_a_backend_that_lacks_a_word_or_refuses_a_call_says_which_can(monkeypatch):
     q, pos = zeros(4, 8), Positions.first(8)
-    limited = SimpleNamespace(can=frozenset({"window"}), refuses=lambda q, pos: "needs a GPU")
+    limited = SimpleNamespace(can=frozenset({"window"}), refuses=lambda q, k, pos, lse: "needs a GPU")
     monkeypatch.setitem(BACKENDS, "limited", limited)
     others = ", ".join(name for name in BACKENDS if name != "limited")
     message = refusal(q, q, q, pos, Scores(slopes=SLOPES, window=3, keep=at_pair_keep), "limited")
@@ -515,7 +515,7 @@ def test_auto_takes_the_first_backend_that_is_able(monkeypatch):
     taken = []
     first = SimpleNamespace(
         can=frozenset({"window"}),
-        refuses=lambda q, pos: None,
+        refuses=lambda q, k, pos, lse: None,
         attend=lambda *_: taken.append("first") or torch.zeros(1),
     )
     order = {"first": first, **BACKENDS}

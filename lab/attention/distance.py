@@ -17,7 +17,7 @@ def attend_by_distance(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: flo
 
 
 class ByDistanceAttention(torch.autograd.Function):
-    """Forward: the fused kernel, chunk by chunk, keeping each row's log-sum-exp. Backward: each chunk's weights again from it."""
+    """The fused kernel by chunks, keeping each row's log-sum-exp; for the gradient each chunk's weights again from it."""
 
     @staticmethod
     def forward(ctx, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float) -> Tensor:
@@ -50,7 +50,7 @@ class ByDistanceAttention(torch.autograd.Function):
 
 
 def chunks(q: Tensor, k: Tensor, bias: Tensor):
-    """(rows, number of keys they see, (1, H, c, K) view of the bias) for each chunk of queries, its rows from last to first.
+    """(rows, keys they see, (1, H, c, K) view of the bias) for each chunk of queries, its rows from last to first.
 
     From last to first, because then row r, column j reads one vector at r + j: a view with strides 1, 1 and no copy.
     """

@@ -32,7 +32,7 @@ def attend(
 
 
 def grid(batch: int, heads: int, queries: int, keys: int, device, query: int = 0, key: int = 0) -> list[Tensor]:
-    """Index tensors (batch, head, query, key) that broadcast to (B, H, Q, K); the last two count from `query` and `key`."""
+    """Index tensors (batch, head, query, key) that broadcast to (B, H, Q, K), counted from `query` and `key`."""
     sizes = ((0, batch), (0, heads), (query, query + queries), (key, key + keys))
     return [
         torch.arange(a, z, device=device).view([-1 if axis == mine else 1 for axis in range(4)])

@@ -83,7 +83,7 @@ def masked(
 
 
 def banded(q: Tensor, k: Tensor, v: Tensor, window: int, scale: float) -> Tensor:
-    """A window over all tokens as one call: blocks of queries are a batch, each on its own block of keys and those before.
+    """A window over all tokens as one call: blocks of queries are a batch, each with its own keys and those before.
 
     Slicing keys block by block would make each block's gradient a tensor of all T; here they add up in one pass.
     """
@@ -97,7 +97,9 @@ def banded(q: Tensor, k: Tensor, v: Tensor, window: int, scale: float) -> Tensor
     behind = torch.arange(size, device=q.device)[:, None] + window - torch.arange(keys, device=q.device)
     seen = (behind >= 0) & (behind < window)
     token = torch.arange(keys, device=q.device) + size * torch.arange(blocks, device=q.device)[:, None] - window
-    mask = (seen & (token >= 0)[:, None]).repeat(batch, 1, 1)[:, None]  # (B·n, 1, size, keys); no token before the first
+    mask = (seen & (token >= 0)[:, None]).repeat(batch, 1, 1)[
+        :, None
+    ]  # (B·n, 1, size, keys); no token before the first
     out = F.scaled_dot_product_attention(q, k, v, mask, scale=scale, enable_gqa=heads != kv_heads)
     return out.unflatten(0, (batch, blocks)).transpose(1, 2).flatten(2, 3)[:, :, :tokens]
 
@@ -149,7 +151,7 @@ def mask_of(scores: Scores, pos: Positions, q: Tensor, start: int, queries: int,
 
 
 def bias_of(bias: AtPair, pos: Positions, query: int, key: int, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-    """The bias of each pair, (B or 1, H, Q, K), from the first `query` and `key` on; worked out once a distance if it can."""
+    """The bias of each pair from `query` and `key` on, (B or 1, H, Q, K); worked out once a distance if it can."""
     if not (isinstance(bias, ByDistance) and pos.contiguous):
         return bias(b, h, i, j)
     queries, keys = i.shape[2], j.shape[3]
