@@ -1,4 +1,4 @@
-"""The command line: lab train | eval | compare | schemes | bench. Each command imports what it needs when it runs."""
+"""The command line: lab train | eval | compare | generate | schemes | bench. A command imports what it needs itself."""
 
 import sys
 from pathlib import Path
@@ -80,6 +80,31 @@ def compare(config: Config, overrides: Overrides = None) -> None:
     if PartialState().is_main_process:
         show(rows_of(out / "rows.jsonl"), run.train.length)
         print(f"{out}/table.md, rows.jsonl, curve.png")
+
+
+@app.command()
+def generate(
+    run: Annotated[Path, typer.Argument(help="The folder of a trained run: runs/rope")],
+    prompt: Annotated[str, typer.Option(help="What the text begins with.")],
+    tokens: Annotated[int, typer.Option(min=1, help="How many to write at most.")] = 256,
+    temperature: Annotated[float, typer.Option(min=0, help="0: always the likeliest token.")] = 0.8,
+    top_k: Annotated[int | None, typer.Option(min=1, help="Draw among so many likeliest tokens; default: all.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed draws the same text.")] = 0,
+    scheme: Annotated[
+        str | None, typer.Option(help='Put another encoding in: "rope-ntk factor=auto", or the same as YAML.')
+    ] = None,
+) -> None:
+    """Let a trained run go on from a prompt; the text appears as it is written."""
+    from lab.config import of_run
+
+    which = of_run(run)
+    from lab.generate import generate
+
+    def write(text: str) -> None:
+        print(text, end="", flush=True)
+
+    generate(which, prompt, write, tokens=tokens, temperature=temperature, top_k=top_k, seed=seed, scheme=scheme)
+    print()
 
 
 @app.command()

@@ -45,6 +45,7 @@ class Data(Settings):
     documents: int | None = Field(None, gt=0)
     tokenizer: str = "bytes"
     held_out: float = Field(0.1, gt=0, lt=1)
+    packing: Literal["concat", "documents"] = "concat"
     cache: str = "runs/.data"
 
     @model_validator(mode="after")
@@ -64,7 +65,7 @@ class Model(Settings):
     hidden: int | None = Field(None, gt=0)
     qk_norm: bool = False
     tie: bool = True
-    attention: Literal["auto", "sdpa", "eager"] = "auto"
+    attention: Literal["auto", "flash3", "flash4", "flash2", "sdpa", "varlen", "flex", "eager"] = "auto"
     positional: Spec = "rope"
 
 

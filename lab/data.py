@@ -266,6 +266,24 @@ def batch(side: Side, *, length: int, size: int, seed: int, step: int) -> tuple[
     return np.array(side.ids[offsets[:, None] + np.arange(length + 1)], np.int64), offsets
 
 
+def packed(side: Side, ids: np.ndarray, offsets: np.ndarray) -> dict[str, np.ndarray]:
+    """What keeps the documents of a batch apart: each of them (size, length) int64, under its name in the model's call.
+
+    segments: the number of the document that each input belongs to, its end token included.
+    position_ids: counted from 0 at the document's first token; where its beginning is cut off, at the row's first.
+    shift_labels: the targets, -100 at an end token: what follows there is another document, of which nothing is known.
+    """
+    # From the starts, not from the end token among the ids: a tokenizer may read an end token in a text.
+    places = offsets[:, None] + np.arange(ids.shape[1])
+    document = np.searchsorted(side.starts, places, side="right") - 1  # (size, length + 1)
+    begun = np.maximum(side.starts[document], offsets[:, None])
+    return {
+        "segments": document[:, :-1],
+        "position_ids": (places - begun)[:, :-1],
+        "shift_labels": np.where(document[:, 1:] == document[:, :-1], ids[:, 1:], -100),
+    }
+
+
 def stretches(tokens: int, length: int) -> int:
     """How many an epoch has: one fewer than fit, so that every phase has as many and leaves out only ends."""
     return max(1, (tokens - 1) // length - 1)

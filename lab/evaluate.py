@@ -30,26 +30,19 @@ def evaluate(run: Run, accelerator: Accelerator, trained_as: str | None = None) 
     trained_as: what to call the run's own scheme, where its kind would not tell it from another's.
     Raises LabError where the run is not trained, or too few held-out documents are long enough.
     """
-    folder = run.path / "model"
-    if not (folder / "model.safetensors").exists():
-        raise LabError(f"{run.path} holds no trained model: run `lab train` with its configuration first")
+    model = trained_model(run).to(accelerator.device)
+    own, trained = model.config.positional, model.scheme
     with accelerator.main_process_first():
         text = corpus(run.data)
     lengths = [tokens(length, run.train.length) for length in run.eval.lengths]
     documents = held_out_documents(text, max(lengths), run.eval.documents)
-    config = LabConfig.from_pretrained(folder)
-    if text.meta["vocab_size"] != config.vocab_size:
+    if text.meta["vocab_size"] != model.config.vocab_size:
         raise LabError(
-            f"the data has a vocabulary of {text.meta['vocab_size']} and {run.path} one of {config.vocab_size}: "
+            f"the data has a vocabulary of {text.meta['vocab_size']} and {run.path} one of {model.config.vocab_size}: "
             f"measure it with the tokenizer that it was trained with",
             code=2,
         )
-    own = config.positional = moved(
-        config.positional, run.path
-    )  # the source it was trained with, not what became of it
-    model = LabModel.from_pretrained(folder, config=config, trust_remote_code=True).to(accelerator.device).eval()
-    trained = model.scheme
-    weights, rows = digest(folder / "model.safetensors"), Rows(run.path / "rows.jsonl")
+    weights, rows = digest(run.path / "model" / "model.safetensors"), Rows(run.path / "rows.jsonl")
     specs = [own, *run.eval.swap]
     names = names_of(specs)
     names[0] = trained_as or names[0]
@@ -62,6 +55,16 @@ def evaluate(run: Run, accelerator: Accelerator, trained_as: str | None = None) 
                 if accelerator.is_main_process:
                     rows.put(row)
                 yield row
+
+
+def trained_model(run: Run) -> LabModel:
+    """The model of a run, with its encoding's source as it was trained and not what became of it. Raises LabError."""
+    folder = run.path / "model"
+    if not (folder / "model.safetensors").exists():
+        raise LabError(f"{run.path} holds no trained model: run `lab train` with its configuration first")
+    config = LabConfig.from_pretrained(folder)
+    config.positional = moved(config.positional, run.path)
+    return LabModel.from_pretrained(folder, config=config, trust_remote_code=True).eval()
 
 
 def rows_of(

@@ -3,6 +3,7 @@
 # B batch · T tokens · Q queries (the last Q of T) · H query heads · G key heads · D head size · C width · V vocabulary
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,10 +12,12 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationMixin, PreTrainedConfig, PreTrainedModel
+from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
 from lab import LabError
 from lab.attention import attend_parts
+from lab.cache import NAME, cache_for, places_of, remember, usable
 from positional import Positions, Scheme, SchemeError, Shape, build
 from positional.build import name_of
 
@@ -48,7 +51,7 @@ class LabConfig(PreTrainedConfig):
     attention: str = "auto"
     norm_eps: float = 1e-6
     tie_word_embeddings: bool = True
-    use_cache: bool = False
+    use_cache: bool = True  # for `generate`; a call of the model keeps nothing unless it is asked to
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
     pad_token_id: int | None = None
@@ -88,8 +91,9 @@ def linear(inputs: int, outputs: int, scale: float = 1.0) -> nn.Linear:
 class Attention(nn.Module):
     """Self-attention. All that it knows about positions is the scheme it is handed."""
 
-    def __init__(self, config: LabConfig):
+    def __init__(self, config: LabConfig, number: int):
         super().__init__()
+        self.number = number  # of its layer
         self.size, self.backend = config.width // config.heads, config.attention
         self.split = [config.heads * self.size, config.kv_heads * self.size, config.kv_heads * self.size]
         self.qkv = linear(config.width, sum(self.split))
@@ -97,9 +101,13 @@ class Attention(nn.Module):
         self.q_norm = nn.RMSNorm(self.size, config.norm_eps) if config.qk_norm else nn.Identity()
         self.k_norm = nn.RMSNorm(self.size, config.norm_eps) if config.qk_norm else nn.Identity()
 
-    def forward(self, x: Tensor, pos: Positions, scheme: Scheme) -> Tensor:
+    def forward(self, x: Tensor, pos: Positions, scheme: Scheme, cache: Cache | None = None) -> Tensor:
         q, k, v = (part.unflatten(-1, (-1, self.size)).transpose(1, 2) for part in self.qkv(x).split(self.split, -1))
-        parts = scheme.parts(self.q_norm(q), self.k_norm(k), pos)  # mostly one of (B, H, Q, D), (B, G, T, D), Scores
+        q, k = self.q_norm(q), self.k_norm(k)
+        if cache is not None:
+            k, v = cache.update(k, v, self.number)  # (B, G, T, D), or as far back as the scheme reaches
+            pos = pos.last(k.shape[2])
+        parts = scheme.parts(q, k, pos)  # mostly one of (B, H, Q, D), (B, G, T, D), Scores
         y = attend_parts(parts, v, pos, self.backend)
         return self.out(y.transpose(1, 2).flatten(2))
 
@@ -118,15 +126,15 @@ class MLP(nn.Module):
 
 
 class Layer(nn.Module):
-    def __init__(self, config: LabConfig):
+    def __init__(self, config: LabConfig, number: int):
         super().__init__()
         self.attention_norm = nn.RMSNorm(config.width, config.norm_eps)
-        self.attention = Attention(config)
+        self.attention = Attention(config, number)
         self.mlp_norm = nn.RMSNorm(config.width, config.norm_eps)
         self.mlp = MLP(config)
 
-    def forward(self, x: Tensor, pos: Positions, scheme: Scheme) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), pos, scheme)
+    def forward(self, x: Tensor, pos: Positions, scheme: Scheme, cache: Cache | None = None) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), pos, scheme, cache)
         return x + self.mlp(self.mlp_norm(x))
 
 
@@ -137,13 +145,15 @@ class Decoder(nn.Module):
         super().__init__()
         self.embed = nn.Embedding(config.vocab_size, config.width)
         self.embed._first_std = config.width**-0.5
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
+        self.layers = nn.ModuleList(Layer(config, number) for number in range(config.layers))
         self.norm = nn.RMSNorm(config.width, config.norm_eps)
         self.spec = config.positional
         with torch.random.fork_rng(devices=[]):  # whatever the scheme draws, the weights around it stay the same
             self.scheme = build(config.positional, config.shape)
 
-    def forward(self, input_ids: Tensor, pos: Positions | None = None, **_: Any) -> BaseModelOutputWithPast:
+    def forward(
+        self, input_ids: Tensor, pos: Positions | None = None, kept: Cache | None = None, **_: Any
+    ) -> BaseModelOutputWithPast:
         pos = Positions.first(input_ids.shape[1], device=input_ids.device) if pos is None else pos
         if self.scheme.limit is not None and pos.length > self.scheme.limit:
             raise SchemeError(
@@ -151,10 +161,10 @@ class Decoder(nn.Module):
                 "shorten the input or train at a longer length"
             )
         # Unit variance, so that what a scheme adds at its paper's scale neither drowns the tokens nor is drowned.
-        x = self.embed(input_ids) * self.embed.embedding_dim**0.5  # (B, T, C)
+        x = self.embed(input_ids) * self.embed.embedding_dim**0.5  # (B, Q, C)
         x = self.scheme.embed(x, pos)
         for number, layer in enumerate(self.layers):
-            x = layer(x, pos, self.scheme.at(number))
+            x = layer(x, pos, self.scheme.at(number), kept)
         return BaseModelOutputWithPast(last_hidden_state=self.norm(x))
 
 
@@ -192,28 +202,57 @@ class LabModel(PreTrainedModel, GenerationMixin):
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
+        segments: Tensor | None = None,
         labels: Tensor | None = None,
         shift_labels: Tensor | None = None,
         logits_to_keep: int | Tensor = 0,
         num_items_in_batch: int | Tensor | None = None,
+        cache: Cache | None = None,
+        past_key_values: Cache | None = None,
+        use_cache: bool | None = None,
         **_: Any,
     ) -> CausalLMOutputWithPast:
         """Logits, or with labels the mean loss alone: (B, T, V) logits are never held to make a loss.
 
         input_ids: (B, T).   attention_mask: (B, T), 0 for padding.   position_ids: (B, T), default 0 … T-1.
+        segments: (B, T), numbers of packed documents or the like: a token sees only tokens of its own number.
         labels: (B, T), the token at each place, -100 for none; place p predicts label p+1.
         shift_labels: (B, T), the token that place p itself predicts.   num_items_in_batch: what to divide the loss by.
         logits_to_keep: how many of the last places, or which places, to make logits for; 0 is all.
+        cache, or past_key_values: what earlier calls kept of earlier tokens. input_ids, position_ids and segments are
+        then of the new tokens alone, attention_mask of all.   use_cache: make one, except in training.
+        The output has the cache under the name that this version of transformers has for it.
         """
-        pos = positions(input_ids, attention_mask, position_ids)
-        hidden = self.model(input_ids, pos).last_hidden_state  # (B, T, C)
+        kept = self.kept(past_key_values if cache is None else cache, use_cache)
+        pos = positions(input_ids, attention_mask, position_ids, segments, kept, self.config.layers)
+        hidden = self.model(input_ids, pos, kept).last_hidden_state  # (B, T, C)
         if labels is not None and shift_labels is None:
             shift_labels = F.pad(labels[:, 1:], (0, 1), value=-100)
         if shift_labels is not None:
             total, count = self.loss_sum(hidden.flatten(0, 1), shift_labels.flatten())
-            return CausalLMOutputWithPast(loss=total / (count if num_items_in_batch is None else num_items_in_batch))
+            loss = total / (count if num_items_in_batch is None else num_items_in_batch)
+            return CausalLMOutputWithPast(loss=loss, **{NAME: kept})
         keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        return CausalLMOutputWithPast(logits=self.head(hidden[:, keep]))
+        return CausalLMOutputWithPast(logits=self.head(hidden[:, keep]), **{NAME: kept})
+
+    def kept(self, cache: Cache | None, make: bool | None) -> Cache | None:
+        """The cache to use, a new one if there is none and `make` asks for it. Raises LabError where it cannot be."""
+        if cache is None and make and not self.training:
+            cache = cache_for(self.scheme, self.config.layers)
+        return None if cache is None else usable(cache, self.scheme, name_of(self.model.spec))
+
+    def _prepare_cache_for_generation(self, generation_config, model_kwargs: dict, *rest: Any) -> None:
+        """Where `generate` gets its cache: ours, which knows how far each layer sees, or none where none is exact."""
+        for name in {"cache", "past_key_values"} & model_kwargs.keys():
+            model_kwargs[NAME] = model_kwargs.pop(name)
+        given = model_kwargs.get(NAME) is not None
+        if not given and not self.scheme.prefix_consistent:
+            generation_config.use_cache = False
+        plain = generation_config.cache_implementation in (None, "dynamic") and not generation_config.is_assistant
+        if generation_config.use_cache and plain and not given:
+            model_kwargs[NAME] = cache_for(self.scheme, self.config.layers)  # in training too: it was asked for
+        else:
+            super()._prepare_cache_for_generation(generation_config, model_kwargs, *rest)
 
     def loss_sum(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Sum of the fp32 losses of (N, C) hidden states at (N,) targets, and how many targets there are."""
@@ -247,17 +286,51 @@ class LabModel(PreTrainedModel, GenerationMixin):
         self.head = value
 
 
-def positions(input_ids: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None) -> Positions:
-    """Where the tokens sit. Padding is a segment of its own, seen by no token; the first real token has position 0."""
-    tokens, device = input_ids.shape[1], input_ids.device
+def positions(
+    input_ids: Tensor,
+    attention_mask: Tensor | None,
+    position_ids: Tensor | None,
+    segments: Tensor | None,
+    cache: Cache | None = None,
+    layers: int = 0,
+) -> Positions:
+    """Where the tokens sit, those in a cache of so many layers first, to which the new ones are added.
+
+    Padding is a segment of its own, seen by no token; the first real token has position 0.
+    """
+    new, device = input_ids.shape[1], input_ids.device
     padded = attention_mask is not None and not bool(attention_mask.all())
-    if not padded and position_ids is None:
-        return Positions.first(tokens, device=device)
+    if cache is None and not padded and position_ids is None:
+        return replace(Positions.first(new, device=device), segments=segments)
+    past = None if cache is None else places_of(cache, layers)  # (B, T - Q)
+    tokens = new if past is None else new + past.shape[1]
+    if attention_mask is not None and attention_mask.shape[1] != tokens:
+        raise LabError(
+            f"attention_mask is of {attention_mask.shape[1]} tokens where there are {tokens}, "
+            f"{tokens - new} of them in the cache: pass one of all"
+        )
     if position_ids is None:
-        position_ids = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)
+        position_ids = following(new, past, attention_mask, device)
+    if padded:
+        real = attention_mask[:, -new:].bool()
+        segments = torch.where(real, 0 if segments is None else segments, -1)
+    if cache is not None:
+        position_ids, segments = remember(cache, layers, position_ids, segments, len(input_ids))
+        if torch.equal(segments, segments[:, -1:].expand_as(segments)):
+            segments = None
+    first = Positions.first(tokens, queries=new, device=device)
+    if bool((position_ids == first.ids).all()):
+        return replace(first, segments=segments)
     contiguous = bool((position_ids.diff(dim=-1) == 1).all())
-    segments = attention_mask.long() if padded else None
-    return Positions(position_ids, tokens, 1 + int(position_ids.max()), contiguous, segments=segments)
+    return Positions(position_ids, new, 1 + int(position_ids.max()), contiguous, segments=segments)
+
+
+def following(new: int, past: Tensor | None, attention_mask: Tensor | None, device: torch.device) -> Tensor:
+    """(B or 1, Q) positions of the new tokens: counted over the real ones, or on from the last in the cache."""
+    if attention_mask is not None:
+        return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -new:]
+    ids = torch.arange(new, device=device)[None]
+    return ids if past is None else past[:, -1:] + 1 + ids
 
 
 def swap(model: LabModel, spec: Any) -> list[str]:

@@ -45,13 +45,15 @@ def progress(title: str, total: float, *, done: float = 0, show: bool = True) ->
 
 
 def quiet() -> None:
-    """Turn off other libraries' bars for saving and loading, and a warning about tied weights, which are meant."""
+    """Turn off other libraries' bars for saving and loading, and warnings of what is meant: that weights are tied, that
+    a text grows past the training length."""
     import logging
 
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
-    logging.getLogger("accelerate.utils.other").setLevel(logging.ERROR)
+    for name in ("accelerate.utils.other", "transformers.generation.stopping_criteria"):
+        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 class _Silent:

@@ -1,4 +1,4 @@
-"""Text -> token ids: bytes as they are, or any Hugging Face tokenizer."""
+"""Text -> token ids and back: bytes as they are, or any Hugging Face tokenizer."""
 
 import hashlib
 import json
@@ -16,6 +16,7 @@ from lab.sources import first_line
 @dataclass(frozen=True)
 class Tokenizer:
     encode: Callable[[list[str]], list[np.ndarray]]
+    decode: Callable[[list[int]], str]  # U+FFFD for what is not, or not yet, a whole character
     vocab_size: int
     eos: int
     identity: dict[str, Any]  # what makes its ids differ from another's
@@ -35,7 +36,10 @@ def as_bytes() -> Tokenizer:
     def encode(texts):
         return [np.frombuffer(text.encode(), np.uint8) for text in texts]
 
-    return Tokenizer(encode, 256, 0, {"name": "bytes"})
+    def decode(ids):
+        return bytes(ids).decode(errors="replace")
+
+    return Tokenizer(encode, decode, 256, 0, {"name": "bytes"})
 
 
 def pretrained(name: str) -> Tokenizer:
@@ -60,5 +64,8 @@ def pretrained(name: str) -> Tokenizer:
     def encode(texts):
         return [np.array(ids, np.int64) for ids in loaded(texts, **how)["input_ids"]]
 
+    def decode(ids):
+        return loaded.decode(ids, clean_up_tokenization_spaces=False)
+
     size = max(len(loaded), max(vocabulary.values()) + 1)  # a vocabulary may have holes
-    return Tokenizer(encode, size, eos, {"name": name, "sha256": hashlib.sha256(rules.encode()).hexdigest()})
+    return Tokenizer(encode, decode, size, eos, {"name": name, "sha256": hashlib.sha256(rules.encode()).hexdigest()})

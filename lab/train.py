@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import Tensor
@@ -16,7 +17,7 @@ from torch import Tensor
 from eval.store import append, lines, overwrite
 from lab import LabError, checkpoint
 from lab.config import Run, checked, dump, tree
-from lab.data import Corpus, batch, corpus
+from lab.data import Corpus, batch, corpus, packed
 from lab.model import LabConfig, LabModel
 from lab.optim import optimizer, rate
 from lab.progress import progress, quiet
@@ -139,14 +140,19 @@ def one_step(run, accelerator, model, adam, text: Corpus, step: int, lr: float, 
     """One update; returns the mean loss over all processes and the norm of the gradient before clipping."""
     settings, world = run.train, accelerator.num_processes
     ids, offsets = batch(text.train, length=settings.length, size=settings.batch, seed=run.seed, step=step)
+    call = {"input_ids": ids[:, :-1], "shift_labels": ids[:, 1:]}
+    if run.data.packing == "documents":
+        call |= packed(text.train, ids, offsets)
+    # Of the whole batch: processes and parts, whose mean is taken below, may have different numbers of targets.
+    count = int((call["shift_labels"] >= 0).sum()) / (world * settings.accumulate)
     mine = slice(accelerator.process_index, None, world)
-    parts = torch.from_numpy(ids[mine]).to(accelerator.device).chunk(settings.accumulate)  # (B / parts, length + 1)
+    parts = in_parts({name: x[mine] for name, x in call.items()}, settings.accumulate, accelerator.device)
     for group in adam.param_groups:
         group["lr"] = lr
     total = torch.zeros((), device=accelerator.device)
     for part in parts:
         with accelerator.accumulate(model):
-            loss = model(part[:, :-1], shift_labels=part[:, 1:]).loss
+            loss = model(**part, num_items_in_batch=count).loss
             accelerator.backward(loss)
             total += loss.detach() / len(parts)
             if accelerator.sync_gradients:
@@ -160,6 +166,12 @@ def one_step(run, accelerator, model, adam, text: Corpus, step: int, lr: float, 
             adam.step()
             adam.zero_grad()
     return mean, norm
+
+
+def in_parts(call: dict[str, np.ndarray], parts: int, device: torch.device) -> list[dict[str, Tensor]]:
+    """A call's (B, T) arrays as `parts` calls, each with as many rows, on the device."""
+    chunks = [torch.from_numpy(x).to(device).chunk(parts) for x in call.values()]
+    return [dict(zip(call, chunk, strict=True)) for chunk in zip(*chunks, strict=True)]
 
 
 def not_finite(run: Run, step: int, loss: float, norm: float, documents: list[str], saved: int) -> str:

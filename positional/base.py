@@ -4,7 +4,7 @@
 # B batch · T tokens (keys) · Q queries (the last Q of the T) · H query heads · G key heads · D head size · C width
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 import torch
 from torch import Tensor, nn
@@ -57,6 +57,17 @@ class Positions:
     @property
     def tokens(self) -> int:
         return self.ids.shape[-1]
+
+    def last(self, tokens: int) -> "Positions":
+        """The same queries, with only the last `tokens` of the tokens to see."""
+        if tokens == self.tokens:
+            return self
+
+        def cut() -> "Positions":
+            segments = None if self.segments is None else self.segments[:, -tokens:]
+            return replace(self, ids=self.ids[:, -tokens:], segments=segments, memo={})
+
+        return self.once(("last", tokens), cut)
 
     @property
     def of_queries(self) -> Tensor:  # (B or 1, Q)
@@ -125,6 +136,7 @@ class Scheme(nn.Module):
     """
 
     limit: int | None = None  # the longest input it can take, in tokens; None: any
+    reach: int | None = None  # a token sees at most itself and the reach-1 before it: a cache may forget the others
     prefix_consistent: bool = True  # the output at a token depends on nothing after it, not even on how much follows
 
     def __init__(self, shape: Shape):

@@ -15,6 +15,7 @@ class Stack(Scheme):
         super().__init__(shape)
         self.members = nn.ModuleList(members)
         self.limit = min((m.limit for m in members if m.limit is not None), default=None)
+        self.reach = min((m.reach for m in members if m.reach is not None), default=None)
         self.prefix_consistent = all(m.prefix_consistent for m in members)
         if any(type(m).parts is not Scheme.parts for m in members):
             raise SchemeError(

@@ -13,7 +13,7 @@ import transformers
 from positional import Shape
 from positional.build import find, kinds, options_of
 
-VALUES = {"factor": 4.0}
+VALUES = {"factor": 4.0, "group": 2, "window": 9}
 """A value for every option that has no default, under whatever kind it stands."""
 
 

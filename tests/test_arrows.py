@@ -70,8 +70,10 @@ def test_a_package_of_one_purpose_is_imported_in_one_file(package, home):
     assert [named(path) for path in everything if package in packages(all_nodes(path))] == [home]
 
 
-def test_flash_attn_is_imported_in_one_file_at_most():
-    assert sum("flash_attn" in packages(all_nodes(path)) for path in files("lab")) <= 1
+@pytest.mark.parametrize(("name", "home"), [("flash_attn", "flash2"), ("flash_attn.cute", "flash4")])
+def test_each_flash_attn_is_imported_in_the_one_file_of_its_backend(name, home):
+    importing = [path for path in files("lab") if name in imported(all_nodes(path))]
+    assert [named(path) for path in importing] == [f"lab/attention/{home}.py"]
 
 
 @pytest.mark.parametrize("name", LIGHT)

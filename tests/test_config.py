@@ -277,7 +277,8 @@ def test_all_mistakes_come_in_one_message(tmp_path):
         "data.held_out: must be less than 1, got 2",
         "model.widht: unknown key, did you mean width?",
         "model.layers: must be a whole number, got 2.5",
-        "model.attention: must be 'auto', 'sdpa' or 'eager', got 'fastest'",
+        "model.attention: must be 'auto', 'flash3', 'flash4', 'flash2', 'sdpa', 'varlen', 'flex' or 'eager', "
+        "got 'fastest'",
         "model.positional: unknown encoding `ropee`: did you mean rope?",
         "train.steps: must be greater than 0, got -1",
         "train.precision: must be 'auto', 'fp32' or 'bf16', got 'fp16'",

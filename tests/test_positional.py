@@ -111,11 +111,11 @@ def test_an_auto_factor_depends_on_the_longest_position(kind, shape):
 
 
 def test_the_order_of_the_tokens_matters(any_spec, shape):
-    """All but NoPE tell two tokens apart when they trade places before a third."""
+    """All tell two tokens apart when they trade positions before a third, but for NoPE and what counts tokens."""
     scheme, ids = randomised(build(any_spec, shape)), torch.arange(3)
     straight, traded = (output(scheme, shape, at(ids[order])) for order in ([0, 1, 2], [1, 0, 2]))
     difference = (straight - traded)[:, :, -1].abs().max()
-    assert difference == 0 if any_spec["kind"] == "nope" else difference > 1e-3
+    assert difference == 0 if any_spec["kind"] in ("nope", "window") else difference > 1e-3
 
 
 def test_a_long_input_leaves_no_trace_on_a_short_one(any_spec, shape):
@@ -306,6 +306,48 @@ def test_alibi_says_its_slopes_and_nothing_else_in_fp32():
     q = torch.zeros(1, 6, 1, 8, dtype=torch.bfloat16)
     said = of("alibi", heads_of(8, heads=6)).scores(q, q, Positions.first(1))
     assert said.needs == {"slopes"} and said.slopes.dtype == torch.float32 and said.slopes.tolist() == slopes(6)
+
+
+# window
+
+
+def visible_to_the_last(spec, shape: Shape, pos: Positions) -> list[int]:
+    """The tokens that the last query sees, in row 0."""
+    q = torch.zeros(1, shape.heads, pos.queries, shape.head_dim)
+    seen = eager.visible(
+        build(spec, shape).scores(q, q, pos), pos, *eager.grid(1, shape.heads, pos.queries, pos.tokens, "cpu")
+    )
+    return seen[0, 0, -1].nonzero().flatten().tolist()
+
+
+@pytest.mark.parametrize("queries", [1, 3, 12])
+def test_a_window_shows_the_last_tokens_and_sinks_the_first(shape, queries):
+    pos = Positions.first(12, queries=queries)
+    for window, sinks, seen in [(1, 0, [11]), (4, 0, [8, 9, 10, 11]), (3, 2, [0, 1, 9, 10, 11]), (12, 1, [*range(12)])]:
+        assert visible_to_the_last({"kind": "window", "window": window, "sinks": sinks}, shape, pos) == seen
+
+
+def test_sinks_are_the_first_tokens_of_a_text_and_not_of_the_row(shape):
+    """Behind padding, which is another segment, and in a row that holds two texts."""
+    spec = {"kind": "window", "window": 2, "sinks": 1}
+    ids, segments = torch.tensor([[0, 0, 0, 1, 2, 3]]), torch.tensor([[-1, -1, 0, 0, 0, 0]])
+    assert visible_to_the_last(spec, shape, Positions(ids, 6, 4, segments=segments)) == [2, 4, 5]
+    ids, segments = torch.tensor([[0, 1, 2, 0, 1, 2, 3]]), torch.tensor([[0, 0, 0, 1, 1, 1, 1]])
+    assert visible_to_the_last(spec, shape, Positions(ids, 7, 4, segments=segments)) == [3, 5, 6]
+
+
+def test_a_window_says_how_far_it_reaches(shape):
+    """What a cache may forget; in a stack, beyond the member that reaches least far."""
+    assert of("window", shape, window=7).reach == 7 and of("window", shape, window=7, sinks=1).reach is None
+    assert build(["rope", {"kind": "window", "window": 7}], shape).reach == 7
+    assert build(["rope", "relative"], shape).reach is None
+
+
+@pytest.mark.parametrize(("window", "sinks"), [(0, 0), (-1, 4), (8, -1)])
+def test_a_window_refuses_what_is_none(shape, window, sinks):
+    assert refusal({"kind": "window", "window": window, "sinks": sinks}, shape) == (
+        f"window must be at least 1 and sinks not negative, got window {window} and sinks {sinks}; 512 and 4 are usual"
+    )
 
 
 # rope

@@ -1,15 +1,28 @@
 """attend: one call for every scheme, on the fastest backend that runs it exactly."""
 
+import re
+
 import torch
 from torch import Tensor
 
 from lab import LabError
-from lab.attention import eager, sdpa
+from lab.attention import eager, flash2, flash3, flash4, flex, sdpa, varlen
 from positional.base import Positions, Scores
 
-BACKENDS = {"sdpa": sdpa, "eager": eager}  # fastest first
-"""A backend is a module with `can`, the words of `Scores` it runs; `refuses(q, k, pos, lse)`, the reason why it cannot
-take this call, or None; and `attend(q, k, v, scores, pos, lse)`."""
+BACKENDS = {
+    "flash3": flash3,
+    "flash4": flash4,
+    "flash2": flash2,
+    "sdpa": sdpa,
+    "varlen": varlen,
+    "flex": flex,
+    "eager": eager,
+}  # fastest first, all but where `order` says otherwise
+"""A backend is a module with `can`, the words of `Scores` it runs; `refuses(scores, q, k, pos, lse)`, the reason why it
+cannot take this call, or None; and `attend(q, k, v, scores, pos, lse)`."""
+
+LARGEST = 2**28
+"""Scores that `auto` lets eager hold at once: 1 GiB in fp32."""
 
 Part = tuple[Tensor, Tensor, Scores]
 
@@ -21,10 +34,18 @@ def attend(
 
     q: (B, H, Q, D), the queries of the last Q tokens.   k, v: (B, G, T, D) with G dividing H.   Returns (B, H, Q, D).
     backend: `auto` or one of `BACKENDS`.   lse: return also the (B, H, Q) fp32 log-sum-exp of each query's scores.
-    Raises LabError when the shapes do not fit, or when the backend asked for cannot run this scheme exactly.
+    Raises LabError when the shapes do not fit, when the backend asked for cannot run this scheme exactly, or when
+    memory does not suffice.
     """
+    q, k, v = (in_autocast(x) for x in (q, k, v))
     fits(q, k, v, pos)
-    return BACKENDS[choose(scores, q, k, pos, backend, lse)].attend(q, k, v, scores, pos, lse)
+    name = choose(scores, q, k, pos, backend, lse)
+    try:
+        return BACKENDS[name].attend(q, k, v, scores, pos, lse)
+    except RuntimeError as error:  # CUDA's is a kind of its own, a CPU's is not
+        if "out of memory" in str(error) or "can't allocate memory" in str(error):
+            raise LabError(too_much(error, name, scores, q, k, pos, lse)) from error
+        raise
 
 
 def attend_parts(parts: list[Part], v: Tensor, pos: Positions, backend: str = "auto") -> Tensor:
@@ -43,14 +64,42 @@ def attend_parts(parts: list[Part], v: Tensor, pos: Positions, backend: str = "a
 def choose(scores: Scores, q: Tensor, k: Tensor, pos: Positions, backend: str = "auto", lse: bool = False) -> str:
     """The name of the backend to use."""
     if backend == "auto":
-        # The last takes everything.
-        return next(name for name in BACKENDS if obstacle(name, scores, q, k, pos, lse) is None)
+        return automatic(scores, q, k, pos, lse)
     if backend not in BACKENDS:
         raise LabError(f"no attention backend `{backend}`; there are auto, {', '.join(BACKENDS)}")
     if reason := obstacle(backend, scores, q, k, pos, lse):
-        able = [name for name in BACKENDS if obstacle(name, scores, q, k, pos, lse) is None]
+        able = [name for name in order(scores, q, pos) if obstacle(name, scores, q, k, pos, lse) is None]
         raise LabError(f"attention: {backend} {reason}; {', '.join(able)} can, and auto picks {able[0]}")
     return backend
+
+
+def automatic(scores: Scores, q: Tensor, k: Tensor, pos: Positions, lse: bool) -> str:
+    """The first backend that is able; eager, which takes everything, only where its T×T matrix is small."""
+    for name in order(scores, q, pos):
+        if name != "eager" and obstacle(name, scores, q, k, pos, lse) is None:
+            return name
+    held = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
+    if held <= LARGEST:
+        return "eager"
+    reasons = "; ".join(
+        f"{name} {reason}" for name in BACKENDS if (reason := obstacle(name, scores, q, k, pos, lse)) is not None
+    )
+    raise LabError(
+        f"attention: auto finds only eager for {described(scores, q, k)}, which would hold all {held:.1e} scores at "
+        f"once. The others: {reasons}. Take a shorter length or a smaller batch; attention: eager has it so"
+    )
+
+
+def order(scores: Scores, q: Tensor, pos: Positions) -> list[str]:
+    """The backends in the order in which `auto` tries them.
+
+    On a CPU, sdpa runs what flex can, without compiling. On a GPU, sdpa is fast where it needs no mask, and else the
+    last before eager.
+    """
+    if q.is_cpu:
+        return [name for name in BACKENDS if name != "flex"]
+    late = {"eager": 2} if sdpa.at_once(scores, pos) else {"eager": 2, "sdpa": 1}
+    return sorted(BACKENDS, key=lambda name: late.get(name, 0))
 
 
 def obstacle(backend: str, scores: Scores, q: Tensor, k: Tensor, pos: Positions, lse: bool = False) -> str | None:
@@ -58,7 +107,33 @@ def obstacle(backend: str, scores: Scores, q: Tensor, k: Tensor, pos: Positions,
     module = BACKENDS[backend]
     if missing := sorted(scores.needs - module.can):
         return f"does not run {', '.join(missing)}"
-    return module.refuses(q, k, pos, lse)
+    return module.refuses(scores, q, k, pos, lse)
+
+
+def in_autocast(x: Tensor) -> Tensor:
+    """As torch's own attention does; a backend must know the dtype it runs in before it splits positions by it."""
+    if x.dtype == torch.float64 or not torch.is_autocast_enabled(x.device.type):
+        return x
+    return x.to(torch.get_autocast_dtype(x.device.type))
+
+
+def too_much(error: RuntimeError, name: str, scores: Scores, q: Tensor, k: Tensor, pos: Positions, lse: bool) -> str:
+    """What did not fit, and what would."""
+    asked = re.search(r"tried to allocate ([\d.]+ \w+)", str(error), re.IGNORECASE)
+    wanted = f", asking for {asked[1]}" if asked else ""
+    leaner = [n for n in order(scores, q, pos) if n != "eager" and obstacle(n, scores, q, k, pos, lse) is None]
+    other = f"attention: {leaner[0]}, which holds no T×T matrix, or " if name == "eager" and leaner else ""
+    return (
+        f"out of memory in attention: {name}, {described(scores, q, k)}{wanted}. Write {other}a smaller batch "
+        f"(train.batch, or a larger train.accumulate; eval.batch_tokens) or a shorter length"
+    )
+
+
+def described(scores: Scores, q: Tensor, k: Tensor) -> str:
+    words = ", ".join(sorted(scores.needs)) or "plain scores"
+    batch, heads, queries, size = q.shape
+    kind = str(q.dtype).removeprefix("torch.")
+    return f"{words} of batch {batch} × {heads} heads × {queries} queries × {k.shape[2]} keys of {size} ({kind})"
 
 
 def fits(q: Tensor, k: Tensor, v: Tensor, pos: Positions) -> None:
@@ -67,6 +142,11 @@ def fits(q: Tensor, k: Tensor, v: Tensor, pos: Positions) -> None:
         raise LabError(f"{queries} queries on {tokens} keys: queries are the last of the tokens, so at most as many")
     if heads % kv_heads or v.shape[:3] != k.shape[:3]:
         raise LabError(f"{heads} query heads cannot share keys {tuple(k.shape)} and values {tuple(v.shape)}")
+    if not q.dtype == k.dtype == v.dtype or not q.device == k.device == v.device:
+        kinds = [f"{str(x.dtype).removeprefix('torch.')} on {x.device}" for x in (q, k, v)]
+        raise LabError(f"queries are {kinds[0]}, keys {kinds[1]} and values {kinds[2]}: attention takes one kind")
+    if pos.ids.device != q.device:
+        raise LabError(f"positions are on {pos.ids.device}, queries on {q.device}: make them with device={q.device}")
     if pos.ids.shape[0] not in (1, q.shape[0]):
         raise LabError(f"positions are for a batch of {pos.ids.shape[0]}, attention got {q.shape[0]}")
     if (pos.queries, pos.tokens) != (queries, tokens):

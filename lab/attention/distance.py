@@ -17,7 +17,7 @@ def attend_by_distance(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: flo
 
 
 class ByDistanceAttention(torch.autograd.Function):
-    """The fused kernel by chunks, keeping each row's log-sum-exp; for the gradient each chunk's weights again from it."""
+    """The fused kernel by chunks, keeping each log-sum-exp; for the gradient, each chunk's weights again from it."""
 
     @staticmethod
     def forward(ctx, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float) -> Tensor:

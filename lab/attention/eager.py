@@ -8,7 +8,7 @@ from positional.base import Positions, Scores, row_of
 can = frozenset({"slopes", "window", "beyond", "bias", "keep"})
 
 
-def refuses(q: Tensor, k: Tensor, pos: Positions, lse: bool) -> str | None:
+def refuses(scores: Scores, q: Tensor, k: Tensor, pos: Positions, lse: bool) -> str | None:
     return None
 
 

@@ -16,7 +16,7 @@ CHUNK = 512
 """Queries a call when a mask is needed: 512 × T floats a head instead of T × T."""
 
 
-def refuses(q: Tensor, k: Tensor, pos: Positions, lse: bool) -> str | None:
+def refuses(scores: Scores, q: Tensor, k: Tensor, pos: Positions, lse: bool) -> str | None:
     if lse and not (q.is_cpu and q.dtype in (torch.float32, torch.float64)):
         return "returns a log-sum-exp only on a CPU in fp32"
     if lse and torch.is_grad_enabled() and (q.requires_grad or k.requires_grad):
@@ -28,18 +28,16 @@ def attend(
     q: Tensor, k: Tensor, v: Tensor, scores: Scores, pos: Positions, lse: bool = False
 ) -> Tensor | tuple[Tensor, Tensor]:
     """See `lab.attention.attend`."""
-    scale, size = q.shape[-1] ** -0.5, v.shape[-1]
+    scale, size, slopes = q.shape[-1] ** -0.5, v.shape[-1], scores.slopes
     if (bias := bias_vector(q, scores, pos)) is not None and not lse:
         group = q.shape[1] // k.shape[1]
         return attend_by_distance(q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1), bias, scale)
-    if scores.slopes is None or not (pos.causal and rising(pos)):
+    if slopes is None or not (pos.causal and rising(pos)):
         out, sums = masked(q, k, v, scores, pos, scale, lse)
     else:
-        q, k, v = extra_channel(q, k, v, scores.slopes, pos, scale)
+        q, k, v = extra_channel(q, k, v, slopes, pos, scale)
         out, sums = masked(q, k, v, replace(scores, slopes=None), pos, scale, lse)
-        if lse:
-            offset = pos.of_queries - centre(pos)  # what the channel left out of every score of a query
-            sums = sums - scores.slopes[:, None] * offset[:, None]
+        sums = sums - missed(slopes, pos) if lse else None
     return (out[..., :size], sums) if lse else out[..., :size]
 
 
@@ -59,11 +57,10 @@ def masked(
     A chunk is given only the keys that some query of it may see, so that a window costs T · window and not T².
     """
     queries, tokens = pos.queries, pos.tokens
-    if not scores.needs and pos.segments is None:
-        if not pos.causal or queries == 1:
-            return fused(q, k, v, None, scale, lse)
-        if queries == tokens:  # `is_causal` aligns the first query with the first key: right for a square alone
+    if at_once(scores, pos):
+        if pos.causal and queries > 1:  # not worked out as an argument: compiled for any length it would be no bool
             return fused(q, k, v, None, scale, lse, causal=True)
+        return fused(q, k, v, None, scale, lse)
     if scores.needs == {"window"} and pos.segments is None and pos.causal and queries == tokens > 2 * scores.window:
         if not lse:
             return banded(q, k, v, scores.window, scale), None
@@ -82,25 +79,36 @@ def masked(
     return torch.cat(outs, 2), torch.cat(sums, 2) if lse else None
 
 
+def at_once(scores: Scores, pos: Positions) -> bool:
+    """Whether one call without a mask does it; slopes alone become a channel.
+
+    `is_causal` aligns the first query with the first key, which is right for a square and, left out, for one query.
+    """
+    if scores.needs - {"slopes"} or pos.segments is not None:
+        return False
+    if scores.slopes is not None and not (pos.causal and rising(pos)):
+        return False
+    return not pos.causal or pos.queries in (1, pos.tokens)
+
+
 def banded(q: Tensor, k: Tensor, v: Tensor, window: int, scale: float) -> Tensor:
     """A window over all tokens as one call: blocks of queries are a batch, each with its own keys and those before.
 
     Slicing keys block by block would make each block's gradient a tensor of all T; here they add up in one pass.
     """
     size = min(max(window, 64), 256)  # queries a block; each sees `window` keys before the block and the block itself
-    batch, heads, tokens, _ = q.shape
+    batch, _, tokens, _ = q.shape
     blocks = -(-tokens // size)
     tail = blocks * size - tokens
-    kv_heads, keys = k.shape[1], window + size
+    keys = window + size
     q = F.pad(q, (0, 0, 0, tail)).unflatten(2, (blocks, size)).transpose(1, 2).flatten(0, 1)  # (B·n, H, size, D)
     k, v = (F.pad(x, (0, 0, window, tail)).unfold(2, keys, size).permute(0, 2, 1, 4, 3).flatten(0, 1) for x in (k, v))
     behind = torch.arange(size, device=q.device)[:, None] + window - torch.arange(keys, device=q.device)
     seen = (behind >= 0) & (behind < window)
     token = torch.arange(keys, device=q.device) + size * torch.arange(blocks, device=q.device)[:, None] - window
-    mask = (seen & (token >= 0)[:, None]).repeat(batch, 1, 1)[
-        :, None
-    ]  # (B·n, 1, size, keys); no token before the first
-    out = F.scaled_dot_product_attention(q, k, v, mask, scale=scale, enable_gqa=heads != kv_heads)
+    seen = seen & (token >= 0)[:, None]  # (n, size, keys); there is no token before the first
+    mask = seen.repeat(batch, 1, 1)[:, None]
+    out, _ = fused(q, k, v, mask, scale, lse=False)
     return out.unflatten(0, (batch, blocks)).transpose(1, 2).flatten(2, 3)[:, :, :tokens]
 
 
@@ -108,11 +116,12 @@ def fused(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, lse: bool, causal: bool = False
 ) -> tuple[Tensor, Tensor | None]:
     """One call of the kernel; it gives out the log-sum-exp only under its inner name."""
-    if not lse:
-        grouped = q.shape[1] != k.shape[1]
-        return F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=scale, enable_gqa=grouped), None
     group = q.shape[1] // k.shape[1]
-    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    # On a GPU, only the kernel for halves without a mask knows shared keys; for the rest torch would hold all scores.
+    if group > 1 and (lse or (q.is_cuda and (mask is not None or q.dtype not in (torch.float16, torch.bfloat16)))):
+        k, v, group = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1), 1
+    if not lse:
+        return F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=scale, enable_gqa=group > 1), None
     if mask is not None:
         if mask.dtype == torch.bool:
             mask = torch.zeros((), dtype=q.dtype).masked_fill(~mask, float("-inf"))
@@ -181,6 +190,11 @@ def rises(ids: Tensor, segments: Tensor | None) -> Tensor:
 def centre(pos: Positions) -> Tensor:
     """(B or 1, 1): the middle of each row's positions."""
     return (pos.ids[:, :1] + pos.ids[:, -1:]) // 2
+
+
+def missed(slopes: Tensor, pos: Positions) -> Tensor:
+    """What the extra channel leaves out of every score of a query: (B or 1, H, Q)."""
+    return slopes[:, None] * (pos.of_queries - centre(pos))[:, None]
 
 
 def extra_channel(

@@ -1,0 +1,166 @@
+"""Speed, memory and error of attention on this machine: each scheme on each backend that runs it, by length."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import date
+from statistics import median
+
+import torch
+from torch import Tensor, nn
+
+from lab.attention import BACKENDS, attend_parts, obstacle
+from lab.bench import allocator, machine, resident_peak, synchronise
+from positional import Positions, Scheme, Shape, build
+
+SCHEMES = {
+    "causal": "nope",
+    "alibi": "alibi",
+    "relative": "relative",
+    "window": {"kind": "window", "window": 512},
+    "self-extend": {"kind": "self-extend", "group": 8, "window": 256},
+}
+"""The first, on the first backend that runs it, is what the others are compared with."""
+
+DENSE = 4096
+"""Tokens from which on eager is left out: it would be measured by its T×T matrix alone."""
+
+
+def attention_speed(lengths: list[int], *, heads: int = 4, size: int = 64, rounds: int = 5) -> Iterator[dict]:
+    """A row for each length, scheme and backend, as it is measured.
+
+    Medians over `rounds` of milliseconds forward and forward + backward; both as ratios to plain causal attention at this
+    length, run in the same turns; MiB that a process of its own takes above the tensors; the largest error against fp64.
+    """
+    torch.set_flush_denormal(True)
+    for length in lengths:
+        cases = {(name, backend): case for name, backend, case in runnable(length, heads, size)}
+        plain = next(iter(cases))
+        times = in_turns({key: case.both for key, case in cases.items()}, rounds)
+        for key, case in cases.items():
+            row = {"date": date.today().isoformat(), "machine": machine(), "length": length, "scheme": key[0]}
+            row |= {"backend": key[1], "heads": heads, "head_size": size, "error": case.error()}
+            for kind in ("forward", "both"):
+                row[f"{kind}_ms"] = median(times[key][kind]) * 1e3
+                ratios = zip(times[key][kind], times[plain][kind], strict=True)
+                row[f"{kind}_ratio"] = median(mine / its for mine, its in ratios)
+            yield row | memory(*key, length, heads, size)
+
+
+class Case:
+    """One scheme on one backend: the call, alone and with its gradient."""
+
+    def __init__(self, scheme: Scheme, backend: str, length: int, heads: int, size: int):
+        torch.manual_seed(0)
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        dtype = torch.bfloat16 if device == "cuda" else torch.float32
+        draw = [torch.randn(1, heads, length, size, device=device, dtype=dtype, requires_grad=True) for _ in range(3)]
+        self.q, self.k, self.v = draw
+        self.scheme, self.backend, self.length = scheme.to(device), backend, length
+
+    def call(self) -> Tensor:
+        pos = Positions.first(self.length, device=self.q.device)
+        return attend_parts(self.scheme.parts(self.q, self.k, pos), self.v, pos, self.backend)
+
+    @torch.no_grad()
+    def forward(self) -> None:
+        self.call()
+
+    def backward(self) -> None:
+        self.call().sum().backward()
+
+    @property
+    def both(self) -> dict[str, Callable[[], None]]:
+        return {"forward": self.forward, "both": self.backward}
+
+    @torch.no_grad()
+    def error(self, queries: int = 32) -> float:
+        """The largest difference from the definition in fp64, over the last queries."""
+        pos = Positions.first(self.length, queries=queries, device=self.q.device)
+        q, k, v = (x.double() for x in (self.q[:, :, -queries:], self.k, self.v))
+        exact = attend_parts(self.scheme.parts(q, k, pos), v, pos, "eager")
+        return (self.call()[:, :, -queries:].double() - exact).abs().max().item()
+
+
+def scheme_of(name: str, length: int, heads: int, size: int) -> Scheme:
+    scheme = build(SCHEMES[name], Shape(heads * size, heads, heads, 1, max(length // 4, 256)))
+    for parameter in scheme.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return scheme
+
+
+def runnable(length: int, heads: int, size: int) -> Iterator[tuple[str, str, Case]]:
+    """The pairs of scheme and backend that run with a gradient here; self-extend's parts are asked one by one."""
+    for name in SCHEMES:
+        for backend in BACKENDS:
+            case = Case(scheme_of(name, length, heads, size), backend, length, heads, size)
+            pos = Positions.first(length, device=case.q.device)
+            parts = case.scheme.parts(case.q, case.k, pos)
+            hindered = any(obstacle(backend, scores, q, k, pos, len(parts) > 1) for q, k, scores in parts)
+            if not hindered and not (backend == "eager" and length >= DENSE):
+                yield name, backend, case
+
+
+def in_turns(cases: dict, rounds: int) -> dict:
+    """Seconds of each call of each case, a round of all after the other: a change of the machine's pace hits all."""
+    times = {key: {kind: [] for kind in calls} for key, calls in cases.items()}
+    for turn in range(rounds + 1):
+        for key, calls in cases.items():
+            for kind, call in calls.items():
+                synchronise()
+                begun = time.perf_counter()
+                call()
+                synchronise()
+                if turn:  # the first is to warm up
+                    times[key][kind].append(time.perf_counter() - begun)
+    return times
+
+
+def memory(name: str, backend: str, length: int, heads: int, size: int) -> dict[str, float]:
+    """MiB above the tensors, forward and forward + backward, in a process that does nothing else."""
+    code = f"from lab.bench_attention import hold; hold({name!r}, {backend!r}, {length}, {heads}, {size})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=allocator())
+    forward, both = map(int, done.stdout.split()[-2:])
+    return {"forward_mib": forward / 2**20, "both_mib": both / 2**20}
+
+
+def hold(name: str, backend: str, length: int, heads: int, size: int) -> None:
+    """What `memory` runs: prints the bytes above those of the inputs."""
+    torch.set_flush_denormal(True)
+    small = Case(scheme_of(name, 1024, heads, size), backend, 1024, heads, size)
+    small.backward()  # threads, kernels and libraries are there before anything is counted
+    case = Case(scheme_of(name, length, heads, size), backend, length, heads, size)
+    before = peak()
+    case.forward()
+    forward = peak()
+    case.backward()
+    print(max(0, forward - before), max(0, peak() - before))
+
+
+def peak() -> int:
+    return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else resident_peak()
+
+
+def show(rows: list[dict]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("tokens", "scheme", "backend", "forward ms", "× causal", "MiB", "both ms", "× causal", "MiB", "error")
+    for row in rows:
+        times = [f"{row[f'{kind}_ms']:.1f}" for kind in ("forward", "both")]
+        ratios = [f"{row[f'{kind}_ratio']:.2f}" for kind in ("forward", "both")]
+        cells = times[0], ratios[0], f"{row['forward_mib']:.0f}", times[1], ratios[1], f"{row['both_mib']:.0f}"
+        table.add_row(str(row["length"]), row["scheme"], row["backend"], *cells, f"{row['error']:.0e}")
+    console = Console()
+    console.print(table)
+    if rows:
+        console.print(f"{rows[0]['heads']} heads of {rows[0]['head_size']}, batch 1, {rows[0]['machine']}")
+
+
+def read_lengths(text: str) -> list[int]:
+    from lab.config import tokens
+
+    return [tokens(one.strip(), 1) for one in text.split(",")]
+
+

@@ -1,0 +1,33 @@
+"""Window: a token sees only those near it and, if asked to, the first (Beltagy et al. 2020, arXiv:2004.05150)."""
+
+from torch import Tensor
+
+from positional.base import Positions, Scheme, SchemeError, Scores, Shape, row_of
+
+
+class Window(Scheme):
+    """A token sees itself and the window-1 before it. It tells no order: `[rope, {kind: window, window: 512}]` does.
+
+    window: tokens.   sinks: how many tokens at the beginning of a text stay visible from everywhere, at the positions
+    they have (Xiao et al. 2023, arXiv:2309.17453, who renumber them).
+    """
+
+    def __init__(self, shape: Shape, *, window: int, sinks: int = 0):
+        super().__init__(shape)
+        if window < 1 or sinks < 0:
+            raise SchemeError(
+                f"window must be at least 1 and sinks not negative, got window {window} and sinks {sinks}; "
+                "512 and 4 are usual"
+            )
+        self.window, self.sinks = window, sinks
+        self.reach = None if sinks else window
+
+    def scores(self, q: Tensor, k: Tensor, pos: Positions) -> Scores:
+        if not self.sinks:
+            return Scores(window=self.window)
+
+        def keep(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            near = (i + (pos.tokens - pos.queries) - j).abs() < self.window
+            return near | (pos.ids[row_of(pos.ids, b), j] < self.sinks)
+
+        return Scores(keep=keep)

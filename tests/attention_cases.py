@@ -1,0 +1,148 @@
+"""What the tests of attention share: layouts, words, random inputs, and how two answers are compared."""
+
+# B batch · T tokens (keys) · Q queries (the last Q of the T) · H query heads · G key heads · D head size
+
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from lab.attention import BACKENDS, Part, attend_parts, obstacle
+from positional import Positions, Scores, Shape, build
+from positional.alibi import slopes
+
+B, H, T, D = 2, 4, 24, 16
+REMOTE = ["flash3", "flash4", "flash2", "varlen", "flex"]
+"""Backends for GPUs; test_backends.py says their words to stand-ins for their kernels."""
+HERE = [name for name in BACKENDS if name not in REMOTE]
+FUSED = [name for name in HERE if name != "eager"]
+TOLERANCE = {
+    torch.float64: 1e-9,  # the backends order sums differently, nothing else
+    torch.float32: 1e-5,  # ~50 ulp of values near 1, after sums of T products
+}
+
+
+def skipping() -> Positions:
+    """Ever larger positions with gaps, different in each row."""
+    ids = torch.cumsum(torch.randint(1, 4, (B, T), generator=torch.Generator().manual_seed(2)), -1)
+    return Positions(ids, T, int(ids.max()) + 1, contiguous=False)
+
+
+def left_padded() -> Positions:
+    """Row 1 begins with 7 places of padding, a segment that no token sees."""
+    mask = torch.ones(B, T, dtype=torch.int64)
+    mask[1, :7] = 0
+    return Positions((mask.cumsum(-1) - 1).clamp(min=0), T, T, contiguous=False, segments=mask)
+
+
+def packed() -> Positions:
+    """Two documents in row 0, three in row 1, each with positions of its own."""
+    lengths = [[10, 14], [3, 20, 1]]
+    ids = torch.stack([torch.cat([torch.arange(n) for n in row]) for row in lengths])
+    segments = torch.stack([torch.cat([torch.full((n,), i) for i, n in enumerate(row)]) for row in lengths])
+    return Positions(ids, T, 20, contiguous=False, segments=segments)
+
+
+LAYOUTS = {
+    "plain": lambda: Positions.first(T),
+    "last queries": lambda: Positions.first(T, queries=5),
+    "one query": lambda: Positions.first(T, queries=1),
+    "skipping": skipping,
+    "left-padded": left_padded,
+    "packed": packed,
+}
+
+
+def at_pair_bias(b, h, i, j):
+    return 0.3 * b - 0.2 * h + torch.sin(i * 1.7 + j)
+
+
+def at_pair_keep(b, h, i, j):
+    return (i * 5 + j * 3 + h + b) % 4 != 0  # some queries see nothing at all
+
+
+NOTHING = Scores()
+SLOPES = torch.tensor(slopes(H))
+SYNTHETIC = {
+    "window": Scores(window=7),
+    "window of one": Scores(window=1),
+    "keep": Scores(keep=at_pair_keep),
+    "bias": Scores(bias=at_pair_bias),
+    "slopes and window": Scores(slopes=SLOPES, window=7),
+    "window and bias": Scores(window=7, bias=at_pair_bias),
+    "slopes and keep": Scores(slopes=SLOPES, keep=at_pair_keep),
+    "beyond": Scores(beyond=7),
+    "beyond everything": Scores(beyond=T),
+    "beyond and window": Scores(window=9, beyond=4),
+    "slopes and beyond": Scores(slopes=SLOPES, beyond=4),
+    "all": Scores(slopes=SLOPES, window=9, beyond=2, bias=at_pair_bias, keep=at_pair_keep),
+}
+
+
+def random_inputs(pos: Positions, dtype=torch.float64, kv_heads: int = H, batch: int = B) -> list[Tensor]:
+    """Queries, keys and values for these positions, the same numbers in every dtype."""
+    sizes = (H, pos.queries), (kv_heads, pos.tokens), (kv_heads, pos.tokens)
+    draw = torch.Generator().manual_seed(3)
+    return [torch.randn(batch, *size, D, generator=draw, dtype=torch.float64).to(dtype) for size in sizes]
+
+
+def made(spec, shape: Shape):
+    """A scheme with weights that are not zero."""
+    scheme = build(spec, shape)
+    with torch.no_grad():
+        for parameter in scheme.parameters():
+            parameter.normal_()
+    return scheme
+
+
+def through(scheme, inputs: list[Tensor], pos: Positions, backend: str) -> Tensor:
+    """A layer's attention as the model runs it."""
+    return attend_parts(scheme.parts(*inputs[:2], pos), inputs[2], pos, backend)
+
+
+def with_gradients(run, inputs: list[Tensor], parameters=()) -> list[Tensor]:
+    """The output of `run(inputs)`, and what flows back to the inputs and parameters."""
+    inputs, parameters = [x.clone().requires_grad_() for x in inputs], list(parameters)
+    out = run(inputs)
+    if not out.requires_grad:  # no query sees anything
+        return [out, *(torch.zeros_like(x) for x in inputs + parameters)]
+    weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(4), dtype=torch.float64).to(out.dtype)
+    found = torch.autograd.grad((out * weight).sum(), inputs + parameters, allow_unused=True)
+    return [out.detach(), *(torch.zeros(()) if x is None else x for x in found)]
+
+
+def both(run, inputs: list[Tensor], parameters=(), *, backend: str) -> tuple[list[Tensor], list[Tensor]]:
+    """What `run(backend, inputs)` and `run("eager", inputs)` make and send back."""
+    parameters = list(parameters)
+    return tuple(with_gradients(partial(run, name), inputs, parameters) for name in (backend, "eager"))
+
+
+def assert_same(found: list[Tensor], wanted: list[Tensor], tolerance: float, summed: float = 1e-6) -> None:
+    """summed: the tolerance for gradients of fp32 parameters, whose many terms are added in fp32."""
+    for mine, exact in zip(found, wanted, strict=True):
+        loose = max(tolerance, summed) if exact.dtype == torch.float32 else tolerance
+        scale = max(1.0, exact.abs().max().item())
+        torch.testing.assert_close(mine.double(), exact.double(), rtol=0, atol=loose * scale)
+
+
+def skip_unless_able(backend: str, parts: list[Part], pos: Positions) -> None:
+    for q, k, scores in parts:
+        if reason := obstacle(backend, scores, q, k, pos, lse=len(parts) > 1):
+            pytest.skip(reason)
+
+
+class Largest(TorchDispatchMode):
+    """Records the most elements that any tensor made meanwhile holds."""
+
+    def __init__(self):
+        super().__init__()
+        self.elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        held = [x.untyped_storage().nbytes() // x.element_size() for x in tree_leaves(out) if isinstance(x, Tensor)]
+        self.elements = max([self.elements, *held])
+        return out
