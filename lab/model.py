@@ -100,6 +100,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, pos: Positions, scheme: Scheme) -> Tensor:
         q, k, v = (part.unflatten(-1, (-1, self.size)).transpose(1, 2) for part in self.qkv(x).split(self.split, -1))
         q, k = scheme.rotate(self.q_norm(q), self.k_norm(k), pos)  # (B, H, Q, D), (B, G, T, D)
+        v = v.contiguous()  # lets go of the memory of qkv, of which rotated q and k are no longer views
         y = attend(q, k, v, scheme.scores(q, k, pos), pos, self.backend)
         return self.out(y.transpose(1, 2).flatten(2))
 
@@ -109,12 +110,13 @@ class MLP(nn.Module):
 
     def __init__(self, config: LabConfig):
         super().__init__()
-        self.gate_up = linear(config.width, 2 * config.hidden)
+        # Two matrices: the gradient of one that held both would for a moment be a third copy of what is largest here.
+        self.gate = linear(config.width, config.hidden)
+        self.up = linear(config.width, config.hidden)
         self.down = linear(config.hidden, config.width, (2 * config.layers) ** -0.5)
 
     def forward(self, x: Tensor) -> Tensor:
-        gate, up = self.gate_up(x).chunk(2, -1)
-        return self.down(F.silu(gate) * up)
+        return self.down(F.silu(self.gate(x)) * self.up(x))
 
 
 class Layer(nn.Module):
