@@ -1,6 +1,7 @@
 """Speed and memory of training on this machine: our decoder beside transformers' Llama of the same size."""
 
 import json
+import os
 import platform
 import resource
 import subprocess
@@ -107,8 +108,13 @@ def synchronise() -> None:
 def peak_memory(case: str, batch: int, length: int) -> int:
     """The most bytes held by a process that runs three steps: on the GPU where there is one, else resident."""
     code = f"from lab.bench import hold; hold({case!r}, {batch}, {length})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=allocator())
     return int(done.stdout.split()[-1])
+
+
+def allocator() -> dict[str, str]:
+    """An environment in which glibc gives back at once what is freed: figures are then of tensors, not of its habits."""
+    return {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
 
 
 def hold(case: str, batch: int, length: int) -> None:

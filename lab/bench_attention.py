@@ -162,5 +162,3 @@ def read_lengths(text: str) -> list[int]:
     from lab.config import tokens
 
     return [tokens(one.strip(), 1) for one in text.split(",")]
-
-

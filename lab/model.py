@@ -3,7 +3,6 @@
 # B batch · T tokens · Q queries (the last Q of T) · H query heads · G key heads · D head size · C width · V vocabulary
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,7 +16,8 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 
 from lab import LabError
 from lab.attention import attend_parts
-from lab.cache import NAME, cache_for, places_of, remember, usable
+from lab.cache import NAME, cache_for, usable
+from lab.places import positions
 from positional import Positions, Scheme, SchemeError, Shape, build
 from positional.build import name_of
 
@@ -104,6 +104,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, pos: Positions, scheme: Scheme, cache: Cache | None = None) -> Tensor:
         q, k, v = (part.unflatten(-1, (-1, self.size)).transpose(1, 2) for part in self.qkv(x).split(self.split, -1))
         q, k = self.q_norm(q), self.k_norm(k)
+        v = v.contiguous()  # lets go of the memory of qkv, of which rotated q and k are no longer views
         if cache is not None:
             k, v = cache.update(k, v, self.number)  # (B, G, T, D), or as far back as the scheme reaches
             pos = pos.last(k.shape[2])
@@ -117,12 +118,13 @@ class MLP(nn.Module):
 
     def __init__(self, config: LabConfig):
         super().__init__()
-        self.gate_up = linear(config.width, 2 * config.hidden)
+        # Two matrices: the gradient of one that held both would for a moment be a third copy of what is largest here.
+        self.gate = linear(config.width, config.hidden)
+        self.up = linear(config.width, config.hidden)
         self.down = linear(config.hidden, config.width, (2 * config.layers) ** -0.5)
 
     def forward(self, x: Tensor) -> Tensor:
-        gate, up = self.gate_up(x).chunk(2, -1)
-        return self.down(F.silu(gate) * up)
+        return self.down(F.silu(self.gate(x)) * self.up(x))
 
 
 class Layer(nn.Module):
@@ -284,53 +286,6 @@ class LabModel(PreTrainedModel, GenerationMixin):
 
     def set_output_embeddings(self, value: nn.Module) -> None:
         self.head = value
-
-
-def positions(
-    input_ids: Tensor,
-    attention_mask: Tensor | None,
-    position_ids: Tensor | None,
-    segments: Tensor | None,
-    cache: Cache | None = None,
-    layers: int = 0,
-) -> Positions:
-    """Where the tokens sit, those in a cache of so many layers first, to which the new ones are added.
-
-    Padding is a segment of its own, seen by no token; the first real token has position 0.
-    """
-    new, device = input_ids.shape[1], input_ids.device
-    padded = attention_mask is not None and not bool(attention_mask.all())
-    if cache is None and not padded and position_ids is None:
-        return replace(Positions.first(new, device=device), segments=segments)
-    past = None if cache is None else places_of(cache, layers)  # (B, T - Q)
-    tokens = new if past is None else new + past.shape[1]
-    if attention_mask is not None and attention_mask.shape[1] != tokens:
-        raise LabError(
-            f"attention_mask is of {attention_mask.shape[1]} tokens where there are {tokens}, "
-            f"{tokens - new} of them in the cache: pass one of all"
-        )
-    if position_ids is None:
-        position_ids = following(new, past, attention_mask, device)
-    if padded:
-        real = attention_mask[:, -new:].bool()
-        segments = torch.where(real, 0 if segments is None else segments, -1)
-    if cache is not None:
-        position_ids, segments = remember(cache, layers, position_ids, segments, len(input_ids))
-        if torch.equal(segments, segments[:, -1:].expand_as(segments)):
-            segments = None
-    first = Positions.first(tokens, queries=new, device=device)
-    if bool((position_ids == first.ids).all()):
-        return replace(first, segments=segments)
-    contiguous = bool((position_ids.diff(dim=-1) == 1).all())
-    return Positions(position_ids, new, 1 + int(position_ids.max()), contiguous, segments=segments)
-
-
-def following(new: int, past: Tensor | None, attention_mask: Tensor | None, device: torch.device) -> Tensor:
-    """(B or 1, Q) positions of the new tokens: counted over the real ones, or on from the last in the cache."""
-    if attention_mask is not None:
-        return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -new:]
-    ids = torch.arange(new, device=device)[None]
-    return ids if past is None else past[:, -1:] + 1 + ids
 
 
 def swap(model: LabModel, spec: Any) -> list[str]:

@@ -47,6 +47,12 @@ class Rope(Scheme):
 
 
 def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """(B, H, T, D) with each pair (i, i + D/2) turned; at least in fp32, returned in the dtype of x."""
-    a, b = x.to(torch.promote_types(x.dtype, cos.dtype)).chunk(2, -1)
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
+    """(B, H, T, D) with each pair (i, i + D/2) turned; at least in fp32, returned in the dtype of x.
+
+    cos, sin: (B or 1, 1, T, D/2).
+    """
+    # In memory, heads stay inside tokens, as projections leave them: attention then writes its output so, ready for
+    # the next projection, and no copy is made of it.
+    a, b = x.transpose(1, 2).to(torch.promote_types(x.dtype, cos.dtype)).chunk(2, -1)  # (B, T, H, D/2)
+    cos, sin = cos.transpose(1, 2), sin.transpose(1, 2)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).transpose(1, 2).to(x.dtype)

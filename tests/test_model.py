@@ -215,7 +215,8 @@ def test_what_writes_to_the_residual_stream_starts_smaller_by_the_root_of_its_wr
     wanted = {
         layer.attention.qkv: std,
         layer.attention.out: std / 4,  # √(2 · 8 layers)
-        layer.mlp.gate_up: std,
+        layer.mlp.gate: std,
+        layer.mlp.up: std,
         layer.mlp.down: 512**-0.5 / 4,
         model.model.embed: std,
         model.head: std,

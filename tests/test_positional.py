@@ -440,7 +440,7 @@ def test_angles_are_right_to_fp32_at_position_131072(kind):
 
 
 def test_turning_half_precision_is_done_in_fp32():
-    x, angle = torch.randn(1, 1, 50, 8).bfloat16(), torch.rand(50, 4)
+    x, angle = torch.randn(1, 1, 50, 8).bfloat16(), torch.rand(1, 1, 50, 4)
     exact = turned(x.float(), angle.cos(), angle.sin())
     assert torch.equal(turned(x, angle.cos(), angle.sin()), exact.bfloat16())
 

@@ -124,7 +124,7 @@ def test_only_the_matrices_of_the_layers_decay(positional):
     assert sorted(names[id(p)] for p in decayed["params"]) == sorted(
         f"model.layers.{n}.{matrix}.weight"
         for n in range(2)
-        for matrix in ("attention.qkv", "attention.out", "mlp.gate_up", "mlp.down")
+        for matrix in ("attention.qkv", "attention.out", "mlp.gate", "mlp.up", "mlp.down")
     )
     assert (decayed["weight_decay"], free["weight_decay"]) == (0.3, 0.0)
     assert len(decayed["params"]) + len(free["params"]) == len(names)
