@@ -113,7 +113,7 @@ def peak_memory(case: str, batch: int, length: int) -> int:
 
 
 def allocator() -> dict[str, str]:
-    """An environment in which glibc gives back at once what is freed: figures are then of tensors, not of its habits."""
+    """An environment in which glibc gives back at once what is freed: figures are then of tensors alone."""
     return {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
 
 
@@ -166,6 +166,6 @@ def show(result: dict) -> None:
     console.print(f"width {WIDTH}, {LAYERS} layers, batch {result['batch']} × {result['length']}, {result['machine']}")
 
 
-def write(result: dict, path) -> None:
+def write(result: dict | list, path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result, indent=1) + "\n")

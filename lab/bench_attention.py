@@ -10,9 +10,9 @@ from statistics import median
 import torch
 from torch import Tensor, nn
 
-from lab.attention import BACKENDS, attend_parts, obstacle
+from lab.attention import attend_parts, obstacle, order
 from lab.bench import allocator, machine, resident_peak, synchronise
-from positional import Positions, Scheme, Shape, build
+from positional import Positions, Scheme, Scores, Shape, build
 
 SCHEMES = {
     "causal": "nope",
@@ -30,34 +30,37 @@ DENSE = 4096
 def attention_speed(lengths: list[int], *, heads: int = 4, size: int = 64, rounds: int = 5) -> Iterator[dict]:
     """A row for each length, scheme and backend, as it is measured.
 
-    Medians over `rounds` of milliseconds forward and forward + backward; both as ratios to plain causal attention at this
-    length, run in the same turns; MiB that a process of its own takes above the tensors; the largest error against fp64.
+    Medians over `rounds` of milliseconds forward and forward + backward, and of their ratios to plain causal attention
+    in the same round; MiB that a process of its own takes above the tensors; the largest error against fp64.
     """
     torch.set_flush_denormal(True)
     for length in lengths:
         cases = {(name, backend): case for name, backend, case in runnable(length, heads, size)}
         plain = next(iter(cases))
-        times = in_turns({key: case.both for key, case in cases.items()}, rounds)
+        times = in_turns({key: case.calls for key, case in cases.items()}, rounds)
         for key, case in cases.items():
             row = {"date": date.today().isoformat(), "machine": machine(), "length": length, "scheme": key[0]}
             row |= {"backend": key[1], "heads": heads, "head_size": size, "error": case.error()}
-            for kind in ("forward", "both"):
+            for kind in case.calls:
                 row[f"{kind}_ms"] = median(times[key][kind]) * 1e3
                 ratios = zip(times[key][kind], times[plain][kind], strict=True)
                 row[f"{kind}_ratio"] = median(mine / its for mine, its in ratios)
-            yield row | memory(*key, length, heads, size)
+            yield row | memory(*key, length, heads, size, case.gradient)
 
 
 class Case:
     """One scheme on one backend: the call, alone and with its gradient."""
 
-    def __init__(self, scheme: Scheme, backend: str, length: int, heads: int, size: int):
+    def __init__(self, scheme: Scheme, backend: str, length: int, heads: int, size: int, gradient: bool = True):
         torch.manual_seed(0)
         device = "cuda" if torch.cuda.is_available() else "cpu"
         dtype = torch.bfloat16 if device == "cuda" else torch.float32
-        draw = [torch.randn(1, heads, length, size, device=device, dtype=dtype, requires_grad=True) for _ in range(3)]
+        draw = [
+            torch.randn(1, heads, length, size, device=device, dtype=dtype, requires_grad=gradient) for _ in range(3)
+        ]
         self.q, self.k, self.v = draw
-        self.scheme, self.backend, self.length = scheme.to(device), backend, length
+        self.scheme = scheme.to(device).requires_grad_(gradient)
+        self.backend, self.length, self.gradient = backend, length, gradient
 
     def call(self) -> Tensor:
         pos = Positions.first(self.length, device=self.q.device)
@@ -71,8 +74,14 @@ class Case:
         self.call().sum().backward()
 
     @property
-    def both(self) -> dict[str, Callable[[], None]]:
-        return {"forward": self.forward, "both": self.backward}
+    def calls(self) -> dict[str, Callable[[], None]]:
+        return {"forward": self.forward, "both": self.backward} if self.gradient else {"forward": self.forward}
+
+    def hindered(self) -> bool:
+        """Whether the backend cannot run some part of this."""
+        pos = Positions.first(self.length, device=self.q.device)
+        parts = self.scheme.parts(self.q, self.k, pos)
+        return any(obstacle(self.backend, scores, q, k, pos, len(parts) > 1) for q, k, scores in parts)
 
     @torch.no_grad()
     def error(self, queries: int = 32) -> float:
@@ -91,15 +100,17 @@ def scheme_of(name: str, length: int, heads: int, size: int) -> Scheme:
 
 
 def runnable(length: int, heads: int, size: int) -> Iterator[tuple[str, str, Case]]:
-    """The pairs of scheme and backend that run with a gradient here; self-extend's parts are asked one by one."""
+    """The pairs of scheme and backend that run here, with a gradient if they can; backends as `auto` would try them."""
+    here = Case(scheme_of("causal", 64, heads, size), "eager", 64, heads, size)
     for name in SCHEMES:
-        for backend in BACKENDS:
-            case = Case(scheme_of(name, length, heads, size), backend, length, heads, size)
-            pos = Positions.first(length, device=case.q.device)
-            parts = case.scheme.parts(case.q, case.k, pos)
-            hindered = any(obstacle(backend, scores, q, k, pos, len(parts) > 1) for q, k, scores in parts)
-            if not hindered and not (backend == "eager" and length >= DENSE):
-                yield name, backend, case
+        for backend in order(Scores(), here.q, Positions.first(64)):
+            if backend == "eager" and length >= DENSE:
+                continue
+            for gradient in (True, False):
+                case = Case(scheme_of(name, length, heads, size), backend, length, heads, size, gradient)
+                if not case.hindered():
+                    yield name, backend, case
+                    break
 
 
 def in_turns(cases: dict, rounds: int) -> dict:
@@ -117,44 +128,47 @@ def in_turns(cases: dict, rounds: int) -> dict:
     return times
 
 
-def memory(name: str, backend: str, length: int, heads: int, size: int) -> dict[str, float]:
+def memory(name: str, backend: str, length: int, heads: int, size: int, gradient: bool) -> dict[str, float]:
     """MiB above the tensors, forward and forward + backward, in a process that does nothing else."""
-    code = f"from lab.bench_attention import hold; hold({name!r}, {backend!r}, {length}, {heads}, {size})"
+    code = f"from lab.bench_attention import hold; hold({name!r}, {backend!r}, {length}, {heads}, {size}, {gradient})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=allocator())
-    forward, both = map(int, done.stdout.split()[-2:])
-    return {"forward_mib": forward / 2**20, "both_mib": both / 2**20}
+    kinds = ("forward_mib", "both_mib") if gradient else ("forward_mib",)
+    return {kind: int(held) / 2**20 for kind, held in zip(kinds, done.stdout.split()[-2:], strict=False)}
 
 
-def hold(name: str, backend: str, length: int, heads: int, size: int) -> None:
-    """What `memory` runs: prints the bytes above those of the inputs."""
+def hold(name: str, backend: str, length: int, heads: int, size: int, gradient: bool) -> None:
+    """What `memory` runs: prints the bytes above those of the inputs, forward and, if there is one, backward."""
     torch.set_flush_denormal(True)
-    small = Case(scheme_of(name, 1024, heads, size), backend, 1024, heads, size)
-    small.backward()  # threads, kernels and libraries are there before anything is counted
-    case = Case(scheme_of(name, length, heads, size), backend, length, heads, size)
-    before = peak()
-    case.forward()
-    forward = peak()
-    case.backward()
-    print(max(0, forward - before), max(0, peak() - before))
+    few = Case(scheme_of(name, 64, heads, size), backend, 64, heads, size, gradient)
+    list(call() for call in few.calls.values())  # threads, kernels and libraries are there before anything is counted
+    case = Case(scheme_of(name, length, heads, size), backend, length, heads, size, gradient)
+    before, held = peak(), []
+    for call in case.calls.values():
+        call()
+        held.append(peak() - before)
+    print(*held)
 
 
 def peak() -> int:
     return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else resident_peak()
 
 
+FORMS = {"ms": ".1f", "ratio": ".2f", "mib": ".0f"}
+
+
 def show(rows: list[dict]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("tokens", "scheme", "backend", "forward ms", "× causal", "MiB", "both ms", "× causal", "MiB", "error")
+    table = Table("tokens", "scheme", "backend", "forward", "×", "MiB", "+ back", "×", "MiB", "error", padding=0)
     for row in rows:
-        times = [f"{row[f'{kind}_ms']:.1f}" for kind in ("forward", "both")]
-        ratios = [f"{row[f'{kind}_ratio']:.2f}" for kind in ("forward", "both")]
-        cells = times[0], ratios[0], f"{row['forward_mib']:.0f}", times[1], ratios[1], f"{row['both_mib']:.0f}"
+        kinds = [(kind, unit, form) for kind in ("forward", "both") for unit, form in FORMS.items()]
+        cells = [format(row[f"{kind}_{unit}"], form) if f"{kind}_{unit}" in row else "–" for kind, unit, form in kinds]
         table.add_row(str(row["length"]), row["scheme"], row["backend"], *cells, f"{row['error']:.0e}")
     console = Console()
     console.print(table)
     if rows:
+        console.print("milliseconds, × plain causal attention at this length, MiB above the tensors")
         console.print(f"{rows[0]['heads']} heads of {rows[0]['head_size']}, batch 1, {rows[0]['machine']}")
 
 

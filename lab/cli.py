@@ -13,7 +13,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-bench = typer.Typer(help="Measure speed and memory on this machine.", no_args_is_help=True)
+bench = typer.Typer(help="Measure speed and memory on this machine; alone, of attention.", invoke_without_command=True)
 app.add_typer(bench, name="bench")
 
 Config = Annotated[Path, typer.Argument(help="A YAML file; configs/base.yaml documents every setting.")]
@@ -119,6 +119,29 @@ def schemes() -> None:
     for kind in kinds():
         table.add_row(f"[bold]{kind}", summary(kind))
     Console().print(table)
+
+
+@bench.callback()
+def bench_alone(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        bench_attention()
+
+
+@bench.command(name="attention")
+def bench_attention(
+    lengths: Annotated[str, typer.Option(help="Tokens, such as 512,2k,16k.")] = "512,2k,16k",
+    heads: Annotated[int, typer.Option(min=1)] = 4,
+    size: Annotated[int, typer.Option(min=2, help="Channels a head.")] = 64,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each case; medians are over these.")] = 5,
+    out: Annotated[Path, typer.Option(help="Where the figures go, as JSON.")] = Path("runs/bench/attention.json"),
+) -> None:
+    """Attention of each scheme on each backend that runs it, at longer and longer inputs."""
+    from lab.bench import write
+    from lab.bench_attention import attention_speed, read_lengths, show
+
+    rows = list(attention_speed(read_lengths(lengths), heads=heads, size=size, rounds=rounds))
+    write(rows, out)
+    show(rows)
 
 
 @bench.command(name="train")
