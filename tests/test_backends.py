@@ -460,3 +460,12 @@ def test_slopes_under_autocast_keep_their_precision():
     wanted = eager.attend(*exact, scores, Positions.first(4096, queries=8))
     assert found.dtype == torch.bfloat16
     torch.testing.assert_close(found[:, :, -8:].double(), wanted, rtol=2**-8, atol=2**-9)
+
+
+@pytest.mark.slow
+def test_what_torch_cannot_compile_is_told_with_what_runs_it():
+    """On a CPU torch 2.13 writes wrong C++ for a learned bias over fewer tokens than a block."""
+    q = torch.zeros(1, 4, 64, 64)
+    scheme, pos = build("relative", Shape(256, 4, 4, 1, 64)).requires_grad_(False), Positions.first(64)
+    with torch.no_grad(), pytest.raises(LabError, match="cannot compile flex for 64 tokens.*attention: sdpa runs it"):
+        attend(q, q, q, scheme.scores(q, q, pos), pos, "flex")

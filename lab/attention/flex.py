@@ -8,8 +8,10 @@ from functools import cache
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._inductor.exc import InductorError
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
 
+from lab import LabError
 from lab.attention.eager import grid
 from positional.base import ByDistance, Positions, Scores
 
@@ -87,7 +89,15 @@ def compiled() -> Callable:
 
     def within_limit(*args, **options):
         with torch._dynamo.config.patch(recompile_limit=64):  # 8 is for one model, not for many encodings in turn
-            return run(*args, **options)
+            try:
+                return run(*args, **options)
+            except (
+                InductorError
+            ) as error:  # torch 2.13 cannot on a CPU for few tokens under a learned bias
+                tokens, line = args[1].shape[2], str(error).strip().splitlines()[0]
+                raise LabError(
+                    f"attention: torch cannot compile flex for {tokens} tokens here ({line}); attention: sdpa runs it"
+                ) from error
 
     return within_limit
 
