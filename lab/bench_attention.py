@@ -173,6 +173,6 @@ def show(rows: list[dict]) -> None:
 
 
 def read_lengths(text: str) -> list[int]:
-    from lab.config import tokens
+    from lab.settings import tokens
 
     return [tokens(one.strip(), 1) for one in text.split(",")]

@@ -6,10 +6,10 @@ from pathlib import Path
 from accelerate import Accelerator
 
 from lab import LabError
-from lab.config import Run
 from lab.evaluate import evaluate
 from lab.figure import curve
 from lab.rows import Row, read, write
+from lab.settings import Run
 from lab.table import markdown
 from lab.track import Track, publish
 from lab.train import accelerator_for, train

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from lab import LabError
-from lab.config import Data
+from lab.settings import Data
 from lab.sources import documents, identity
 from lab.tokenizer import Tokenizer, tokenizer_of
 

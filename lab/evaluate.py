@@ -13,11 +13,11 @@ from eval.perplexity import Point, measure, scored
 from eval.store import Store
 from lab import LabError
 from lab.checkpoint import digest
-from lab.config import Run, tokens
 from lab.data import Corpus, corpus, long_documents
 from lab.model import LabConfig, LabModel, swap
 from lab.progress import Progress, progress
 from lab.rows import Row, Rows
+from lab.settings import Run, tokens
 from positional.build import moved, names_of, sources, with_options
 
 Documents = list[tuple[str, Tensor]]

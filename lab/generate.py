@@ -7,10 +7,11 @@ import yaml
 from transformers.generation.streamers import BaseStreamer
 
 from lab import LabError
-from lab.config import Loader, Run, parsed
+from lab.config import Loader, parsed
 from lab.evaluate import trained_model
 from lab.model import LabModel, swap
 from lab.progress import quiet
+from lab.settings import Run
 from lab.tokenizer import Tokenizer, tokenizer_of
 from positional import SchemeError
 from positional.build import Spec, name_of

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import nn
 
-from lab.config import Train
+from lab.settings import Train
 
 
 def optimizer(model: nn.Module, settings: Train) -> torch.optim.AdamW:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lab import LabError
-from lab.config import Data
+from lab.settings import Data
 
 PLAIN = frozenset(
     ".txt .text .md .rst .adoc .org .tex .log .html .xml .yaml .yml .toml .ini .cfg .sh .sql .py .pyi .c .h .cc .cpp "

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from lab import LabError
-from lab.config import Run
 from lab.rows import Row
+from lab.settings import Run
 from positional.build import name_of
 
 

@@ -16,11 +16,12 @@ from torch import Tensor
 
 from eval.store import append, lines, overwrite
 from lab import LabError, checkpoint
-from lab.config import Run, checked, dump, tree
+from lab.config import checked, dump, tree
 from lab.data import Corpus, batch, corpus, packed
 from lab.model import LabConfig, LabModel
 from lab.optim import optimizer, rate
 from lab.progress import progress, quiet
+from lab.settings import Run
 from lab.track import Track, log_with
 from positional.build import sources
 
@@ -158,9 +159,8 @@ def one_step(run, accelerator, model, adam, text: Corpus, step: int, lr: float, 
             if accelerator.sync_gradients:
                 mean = float(accelerator.reduce(total, "mean"))
                 norm = float(accelerator.clip_grad_norm_(model.parameters(), settings.clip))
-                if not (
-                    math.isfinite(mean) and math.isfinite(norm)
-                ):  # before the update, which would spoil the weights
+                # Before the update, which would spoil the weights.
+                if not (math.isfinite(mean) and math.isfinite(norm)):
                     documents = text.train.at(offsets[mine], settings.length)
                     raise LabError(not_finite(run, step, mean, norm, documents, saved))
             adam.step()

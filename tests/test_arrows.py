@@ -11,7 +11,7 @@ EVERYWHERE = set(sys.stdlib_module_names)
 ALLOWED = {"positional": {"positional", "torch"}, "eval": {"eval", "torch", "numpy", "scipy"}}
 ENTRY = {"eval/__main__.py": {"transformers", "datasets"}}  # a program of its own, which loads models and texts
 HEAVY = {"torch", "transformers", "datasets", "wandb", "accelerate", "matplotlib"}
-LIGHT = ["cli", "config", "rows", "table", "progress"]
+LIGHT = ["cli", "config", "settings", "rows", "table", "progress"]
 
 
 def files(package: str) -> list[Path]:

@@ -15,9 +15,9 @@ import lab.compare
 import lab.train
 from lab import LabError
 from lab.compare import compare
-from lab.config import Run
 from lab.config import read as read_config
 from lab.rows import Row, read
+from lab.settings import Run
 
 SIX = ["nope", "sinusoidal", "learned", "relative", "alibi", "rope"]
 SWAPS = ["rope-linear", "rope-ntk"]

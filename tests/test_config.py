@@ -9,7 +9,8 @@ from pydantic import BaseModel
 from tiny_runs import ROOT
 
 from lab import LabError
-from lab.config import Compare, Data, Eval, Model, Run, Settings, Train, Trained, dump, of_run, read, tokens, tree
+from lab.config import dump, of_run, read, tree
+from lab.settings import Compare, Data, Eval, Model, Run, Settings, Train, Trained, tokens
 
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
 

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab import LabError, data, sources
-from lab.config import Data
 from lab.data import Side, batch, corpus, long_documents
+from lab.settings import Data
 
 ROOT = Path(__file__).parents[1]
 
@@ -352,7 +352,7 @@ def test_a_damaged_cache_is_built_again(name, left, texts, capsys):
 
 
 def process(code: str, *arguments: str, **environment: str) -> subprocess.Popen:
-    command = [sys.executable, "-c", f"from lab.config import Data\nfrom lab import data\nimport os, sys\n{code}"]
+    command = [sys.executable, "-c", f"from lab.settings import Data\nfrom lab import data\nimport os, sys\n{code}"]
     where = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | environment
     return subprocess.Popen([*command, *arguments], env=where, stdout=-1, stderr=-1, text=True)
 

@@ -12,9 +12,10 @@ from torch import Tensor
 
 import lab.train
 from lab import LabError
-from lab.config import Data, Run, read
+from lab.config import read
 from lab.data import Side, batch, corpus, packed
 from lab.model import LabConfig, LabModel
+from lab.settings import Data, Run
 from lab.train import train
 from positional import SchemeError
 

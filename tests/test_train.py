@@ -15,11 +15,12 @@ from tiny_runs import equal, kill, launch, logged, start, tiny, wait_for_lines, 
 
 import lab.train
 from lab import LabError, checkpoint
-from lab.config import Run, Train, of_run, read
+from lab.config import of_run, read
 from lab.data import batch, corpus
 from lab.evaluate import evaluate
 from lab.model import LabConfig, LabModel
 from lab.optim import optimizer, rate
+from lab.settings import Run, Train
 from lab.train import accelerator_for, train
 
 LONG = ["train.steps=60", "train.save_every=7", "train.keep=2"]

@@ -14,7 +14,8 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from lab.config import Run, read
+from lab.config import read
+from lab.settings import Run
 
 ROOT = Path(__file__).parents[1]
 

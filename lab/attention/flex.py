@@ -91,9 +91,7 @@ def compiled() -> Callable:
         with torch._dynamo.config.patch(recompile_limit=64):  # 8 is for one model, not for many encodings in turn
             try:
                 return run(*args, **options)
-            except (
-                InductorError
-            ) as error:  # torch 2.13 cannot on a CPU for few tokens under a learned bias
+            except InductorError as error:  # torch 2.13 cannot on a CPU for few tokens under a learned bias
                 tokens, line = args[1].shape[2], str(error).strip().splitlines()[0]
                 raise LabError(
                     f"attention: torch cannot compile flex for {tokens} tokens here ({line}); attention: sdpa runs it"
