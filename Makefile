@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 CPU := $(if $(shell command -v nvidia-smi),,-c constraints-cpu.txt)
 READY := $(VENV)/.context-lab-ready
 
-.PHONY: quickstart test test-slow lint setup clean
+.PHONY: quickstart test test-slow test-oldest lint setup clean
 
 quickstart: $(READY)
 	$(BIN)/lab compare configs/quickstart.yaml
@@ -16,6 +16,13 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
+
+# The oldest transformers that is supported names a cache differently; what touches it is tested there too.
+test-oldest:
+	test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check $(CPU) "transformers==5.17.0" -e ".[test]"
+	OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest -n 2 --dist loadfile -m "not slow" \
+		tests/test_cache.py tests/test_generate.py tests/test_model.py tests/test_eval.py
 
 lint: $(READY)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
