@@ -1,5 +1,6 @@
 """Checkpoints: written to the side, checked, renamed; a damaged one is named and the one before it used."""
 
+import errno
 import hashlib
 import json
 import os
@@ -62,8 +63,6 @@ def sync(path: Path) -> None:
 
 
 def out_of_space(error: Exception, place: Path) -> bool:
-    import errno
-
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
     return shutil.disk_usage(place.parent).free < 2**20

@@ -179,8 +179,5 @@ def main() -> None:
 
 def foreseen(error: Exception) -> bool:
     """Whether an error is written for the user; any other is a bug of ours and keeps its traceback."""
-    return type(error).__name__ in (
-        "LabError",
-        "EvalError",
-        "SchemeError",
-    )  # by name: importing them would take seconds
+    # By name: to import them would take seconds.
+    return type(error).__name__ in ("LabError", "EvalError", "SchemeError")

@@ -22,7 +22,7 @@ from lab.model import LabConfig, LabModel
 from lab.optim import optimizer, rate
 from lab.progress import progress, quiet
 from lab.settings import Run
-from lab.track import Track, log_with
+from lab.track import Track, flat, log_with
 from positional.build import sources
 
 FREE = {"folder", "name", "track", "project", "eval", "compare"}
@@ -254,12 +254,6 @@ def claim(run: Run) -> None:
 def lasting(run: Run) -> dict:
     """The settings that decide the weights."""
     return run.model_dump(mode="json", exclude={**dict.fromkeys(FREE, True), "data": {"cache"}, "train": FREE_IN_TRAIN})
-
-
-def flat(values: dict) -> dict:
-    from lab.track import flat
-
-    return flat(values)
 
 
 def record(run: Run, text: Corpus, accelerator: Accelerator) -> None:
