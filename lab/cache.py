@@ -20,11 +20,13 @@ NAME = "cache" if "cache" in {field.name for field in fields(CausalLMOutputWithP
 
 
 def cache_for(scheme: Scheme, layers: int) -> Cache:
-    """An empty cache: keys and values of each layer and, in a last place, where the tokens sit (16 bytes a token).
+    """An empty cache: keys and values of each layer, where the tokens sit (16 bytes a token), each layer's notes.
 
     A layer whose scheme has a `reach` keeps the reach-1 last tokens and forgets those that no new one will see.
     """
-    return Cache(layers=[*(layer_for(scheme.at(number)) for number in range(layers)), DynamicLayer()])
+    own = [layer_for(scheme.at(number)) for number in range(layers)]
+    noted = [layer_for(scheme.at(number)) for number in range(layers)] if scheme.notes else []
+    return Cache(layers=[*own, DynamicLayer(), *noted])
 
 
 def layer_for(scheme: Scheme) -> DynamicLayer:
@@ -59,6 +61,15 @@ def remember(cache: Cache, layers: int, ids: Tensor, segments: Tensor | None, ba
     segments = torch.zeros_like(ids) if segments is None else segments
     places = (x.expand(batch, -1)[:, None, :, None] for x in (ids, segments))  # (B, 1, Q, 1), as (B, G, Q, D)
     return tuple(x[:, 0, :, 0] for x in cache.update(*places, layers))
+
+
+def note_down(cache: Cache, layers: int, number: int, notes: Tensor | None) -> Tensor | None:
+    """Add a layer's (B, Q, N) notes of the new tokens to those of the earlier: (B, T, N), as far back as its keys."""
+    if notes is None:
+        return None
+    place = layers + 1 + number
+    cache.layers.extend(DynamicLayer() for _ in range(place + 1 - len(cache.layers)))  # one that transformers made
+    return cache.update(notes[:, None], notes[:, None, :, :0], place)[0][:, 0]
 
 
 def places_of(cache: Cache, layers: int) -> Tensor | None:

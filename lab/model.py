@@ -3,6 +3,7 @@
 # B batch · T tokens · Q queries (the last Q of T) · H query heads · G key heads · D head size · C width · V vocabulary
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 
 from lab import LabError
 from lab.attention import attend_parts
-from lab.cache import NAME, cache_for, usable
+from lab.cache import NAME, cache_for, note_down, usable
 from lab.places import positions
 from positional import Positions, Scheme, SchemeError, Shape, build
 from positional.build import name_of
@@ -93,7 +94,7 @@ class Attention(nn.Module):
 
     def __init__(self, config: LabConfig, number: int):
         super().__init__()
-        self.number = number  # of its layer
+        self.number, self.layers = number, config.layers  # which of how many
         self.size, self.backend = config.width // config.heads, config.attention
         self.split = [config.heads * self.size, config.kv_heads * self.size, config.kv_heads * self.size]
         self.qkv = linear(config.width, sum(self.split))
@@ -105,9 +106,12 @@ class Attention(nn.Module):
         q, k, v = (part.unflatten(-1, (-1, self.size)).transpose(1, 2) for part in self.qkv(x).split(self.split, -1))
         q, k = self.q_norm(q), self.k_norm(k)
         v = v.contiguous()  # lets go of the memory of qkv, of which rotated q and k are no longer views
+        notes = scheme.note(x, replace(pos, layer=self.number)) if scheme.notes else None  # (B, Q, N)
         if cache is not None:
             k, v = cache.update(k, v, self.number)  # (B, G, T, D), or as far back as the scheme reaches
+            notes = note_down(cache, self.layers, self.number, notes)  # (B, T, N)
             pos = pos.last(k.shape[2])
+        pos = replace(pos, layer=self.number, notes=notes)
         parts = scheme.parts(q, k, pos)  # mostly one of (B, H, Q, D), (B, G, T, D), Scores
         y = attend_parts(parts, v, pos, self.backend)
         return self.out(y.transpose(1, 2).flatten(2))
@@ -162,6 +166,8 @@ class Decoder(nn.Module):
                 f"{name_of(self.spec)} takes at most {self.scheme.limit} tokens, got {pos.length}: "
                 "shorten the input or train at a longer length"
             )
+        if self.training:
+            pos = self.scheme.place(pos)
         # Unit variance, so that what a scheme adds at its paper's scale neither drowns the tokens nor is drowned.
         x = self.embed(input_ids) * self.embed.embedding_dim**0.5  # (B, Q, C)
         x = self.scheme.embed(x, pos)

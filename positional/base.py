@@ -34,7 +34,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Positions:
-    """Where every key and every query sits. Queries are the last `queries` of the tokens.
+    """Where every key and every query sits, and in which layer. Queries are the last `queries` of the tokens.
 
     Packed documents, left padding, skipped or random positions and cached decoding differ only in what stands here.
     Causality follows the order of the tokens, not their positions: a token sees itself and the tokens before it.
@@ -46,6 +46,8 @@ class Positions:
     contiguous: bool = False  # known to go up by exactly one from token to token, in every row
     causal: bool = True
     segments: Tensor | None = None  # (B or 1, T); a token sees only tokens of its own segment. None: all are one
+    layer: int = 0  # which of the model's layers asks
+    notes: Tensor | None = None  # (B, T, N) what the scheme noted of each token in this layer; see `Scheme.note`
     memo: dict = field(default_factory=dict, repr=False, compare=False)  # see `once`
 
     @classmethod
@@ -107,14 +109,21 @@ class ByDistance:
         return self.bias(distances[None, :], torch.arange(heads, device=distances.device)[:, None])
 
 
+AtRows = Callable[[Tensor, Tensor], Tensor]
+"""(c,) query and (K,) key indices -> (B or 1, H, c, K): for what is made of whole rows and cannot be read by pairs."""
+
+
 @dataclass(frozen=True)
 class Scores:
     """What a scheme does to the attention scores q·k/√D, said once; every backend lowers it to its own kernel."""
 
     slopes: Tensor | None = None  # (H,) fp32: score -= slopes[h] * |distance|
+    decay: Tensor | None = None  # (B or 1, H, T) fp32: score -= decay[query] - decay[key], what lies between the two
     window: int | None = None  # a query sees itself and the window-1 tokens before it
+    sinks: int | None = None  # beside its window, a query sees the tokens before it whose position is below this
     beyond: int | None = None  # a query sees only tokens at least this many before it: what a window leaves out
     bias: AtPair | None = None  # any other number added to a score
+    rows: AtRows | None = None  # numbers added to whole rows of scores
     keep: AtPair | None = None  # any other mask: False hides the key
 
     @property
@@ -138,14 +147,23 @@ class Scheme(nn.Module):
     limit: int | None = None  # the longest input it can take, in tokens; None: any
     reach: int | None = None  # a token sees at most itself and the reach-1 before it: a cache may forget the others
     prefix_consistent: bool = True  # the output at a token depends on nothing after it, not even on how much follows
+    notes: int = 0  # N, how many numbers it notes of a token in each layer
 
     def __init__(self, shape: Shape):
         super().__init__()
         self.shape = shape
 
+    def place(self, pos: Positions) -> Positions:
+        """In training alone, once: where the tokens are said to sit."""
+        return pos
+
     def embed(self, x: Tensor, pos: Positions) -> Tensor:
         """(B, Q, C) token embeddings, once, before the first layer."""
         return x
+
+    def note(self, x: Tensor, pos: Positions) -> Tensor | None:
+        """(B, Q, C) what enters a layer's attention -> (B, Q, N) fp32, kept as keys are: `notes` of the later hooks."""
+        return None
 
     def rotate(self, q: Tensor, k: Tensor, pos: Positions) -> tuple[Tensor, Tensor]:
         """(B, H, Q, D) queries and (B, G, T, D) keys, in every layer."""

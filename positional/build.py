@@ -8,6 +8,7 @@ import inspect
 import math
 import pkgutil
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -51,7 +52,7 @@ def build(spec: Spec, shape: Shape, *, trust: bool = True) -> Scheme:
     kind, options = parse(spec)
     cls = find(kind, trust=trust)
     try:
-        return cls(shape, **checked(kind, cls, options))
+        return cls(shape, **checked(kind, cls, options, lambda spec: build(spec, shape, trust=trust)))
     except SchemeError as error:
         raise error if str(error).startswith(kind) else SchemeError(f"{kind}: {error}") from None
 
@@ -92,11 +93,13 @@ def sources(spec: Spec) -> list[Path]:
     """The files outside this package whose code the description names."""
     if isinstance(spec, list):
         return [path for one in spec for path in sources(one)]
-    kind = parse(spec)[0]
+    kind, options = parse(spec)
     path = Path(kind.partition(":")[0]).expanduser()
-    if path.suffix == ".py":
-        return [path]
-    return [] if kind in kinds() else [Path(sys.modules[find(kind).__module__].__file__)]
+    if path.suffix != ".py":
+        own = [] if kind in kinds() else [Path(sys.modules[find(kind).__module__].__file__)]
+    else:
+        own = [path]
+    return own + [path for name in within(kind, options) for path in sources(options[name])]
 
 
 def moved(spec: Spec, folder: Path) -> Spec:
@@ -107,7 +110,14 @@ def moved(spec: Spec, folder: Path) -> Spec:
     path, colon, name = kind.partition(":")
     if path.endswith(".py") and (folder / Path(path).name).is_file():
         kind = f"{folder / Path(path).name}{colon}{name}"
+    options = options | {inner: moved(options[inner], folder) for inner in within(kind, options)}
     return {"kind": kind, **options} if options else kind
+
+
+def within(kind: str, options: dict[str, Any]) -> list[str]:
+    """The options given that describe encodings themselves."""
+    types = types_of(find(kind)) if options else {}
+    return [name for name in options if types.get(name) in (Scheme, list[Scheme])]
 
 
 def find(kind: str, *, trust: bool = True) -> type[Scheme]:
@@ -176,15 +186,37 @@ def named(module: ModuleType, name: str) -> type[Scheme]:
     return found[name]
 
 
+def constructors(cls: type[Scheme]) -> Iterator[Callable]:
+    """A class's constructor, and those above it that it hands its `**options` on to."""
+    for one in cls.__mro__:
+        if "__init__" in vars(one):
+            yield one.__init__
+            if all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in signature_of(one.__init__)):
+                return
+
+
+def signature_of(function: Callable) -> list[inspect.Parameter]:
+    return list(inspect.signature(function).parameters.values())
+
+
 def options_of(cls: type[Scheme]) -> dict[str, inspect.Parameter]:
-    """A class's options: the keyword-only arguments of its constructor."""
-    signature = inspect.signature(cls.__init__)
-    return {n: p for n, p in signature.parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
+    """A class's options: the keyword-only arguments of its constructor, and of those it hands its `**options` on to."""
+    found: dict[str, inspect.Parameter] = {}
+    for init in constructors(cls):
+        for parameter in signature_of(init):
+            if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+                found.setdefault(parameter.name, parameter)
+    return found
 
 
-def checked(kind: str, cls: type[Scheme], options: dict[str, Any]) -> dict[str, Any]:
-    """The options, each known, each of its type, none missing."""
-    known, types = options_of(cls), get_type_hints(cls.__init__)
+def types_of(cls: type[Scheme]) -> dict[str, Any]:
+    """The annotation of each option."""
+    return {name: hint for init in reversed(list(constructors(cls))) for name, hint in get_type_hints(init).items()}
+
+
+def checked(kind: str, cls: type[Scheme], options: dict[str, Any], inner: Callable[[Spec], Scheme]) -> dict[str, Any]:
+    """The options, each known, each of its type, none missing. inner: builds those that describe an encoding."""
+    known, types = options_of(cls), types_of(cls)
     for name in options.keys() - known.keys():
         near = difflib.get_close_matches(str(name), known, 1)
         hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known) or 'no options'}"
@@ -194,10 +226,14 @@ def checked(kind: str, cls: type[Scheme], options: dict[str, Any]) -> dict[str, 
             raise SchemeError(
                 f"{kind} needs `{name}` ({shown(types.get(name, Any))}): write {{kind: {kind}, {name}: …}}"
             )
-    return {name: typed(kind, name, value, types.get(name, Any)) for name, value in options.items()}
+    return {name: typed(kind, name, value, types.get(name, Any), inner) for name, value in options.items()}
 
 
-def typed(kind: str, name: str, value: Any, wanted: Any) -> Any:
+def typed(kind: str, name: str, value: Any, wanted: Any, inner: Callable[[Spec], Scheme]) -> Any:
+    if wanted is Scheme:
+        return inner(value)
+    if wanted == list[Scheme] and isinstance(value, list) and value:
+        return [inner(one) for one in value]
     if accepts(wanted, value):
         return value
     raise SchemeError(f"{kind}: `{name}` must be {shown(wanted)}, got {value!r}")
@@ -224,10 +260,12 @@ def shown(wanted: Any) -> str:
     """An annotation as a person would write it."""
     if wanted is Any:
         return "a value"
+    if wanted is Scheme:
+        return "an encoding"
     if get_origin(wanted) is Literal:
         return " or ".join(str(one) for one in get_args(wanted))
     if get_origin(wanted) is list:
-        return f"a list of {shown(*get_args(wanted))}"
+        return f"a list of {shown(*get_args(wanted)).removeprefix('a ').removeprefix('an ')}s"
     if get_args(wanted):
         return " or ".join(shown(one) for one in get_args(wanted))
     return {float: "a number", int: "a whole number", bool: "true or false", str: "text", type(None): "null"}.get(

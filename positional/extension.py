@@ -1,6 +1,6 @@
 """What the RoPE extensions that stretch by a factor share: the factor, given or derived from the length being run."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from positional.base import SchemeError, Shape
 from positional.rope import Rope
@@ -12,8 +12,8 @@ class Extension(Rope):
     factor: how many times longer the input is than in training; auto: length being run ÷ train length, at least 1.
     """
 
-    def __init__(self, shape: Shape, *, factor: float | Literal["auto"], base: float = 10000.0):
-        super().__init__(shape, base=base)
+    def __init__(self, shape: Shape, *, factor: float | Literal["auto"], **rope: Any):
+        super().__init__(shape, **rope)
         if factor != "auto" and factor < 1:
             raise SchemeError(f"factor must be at least 1, or auto, got {factor}; 8 is for inputs 8 × the train length")
         self.factor = factor

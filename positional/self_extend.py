@@ -1,6 +1,7 @@
 """Self-Extend: near keys as trained, far keys at positions shared by groups (Jin et al. 2024, arXiv:2401.01325)."""
 
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor
 
@@ -15,8 +16,8 @@ class SelfExtend(Rope):
     group: tokens that share a position.   window: tokens; at most the train length.
     """
 
-    def __init__(self, shape: Shape, *, group: int, window: int, base: float = 10000.0):
-        super().__init__(shape, base=base)
+    def __init__(self, shape: Shape, *, group: int, window: int, **rope: Any):
+        super().__init__(shape, **rope)
         if group < 1 or not 1 <= window <= shape.train_length:
             raise SchemeError(
                 f"group must be at least 1 and window between 1 and the train length {shape.train_length}, "

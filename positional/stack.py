@@ -1,11 +1,14 @@
 """Several encodings in one model: each hook runs through them in turn, and what they do to the scores adds up."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from positional.base import Positions, Scheme, SchemeError, Scores, Shape
+
+HOOKS = ("embed", "rotate", "parts", "scores")
 
 
 class Stack(Scheme):
@@ -17,28 +20,65 @@ class Stack(Scheme):
         self.limit = min((m.limit for m in members if m.limit is not None), default=None)
         self.reach = min((m.reach for m in members if m.reach is not None), default=None)
         self.prefix_consistent = all(m.prefix_consistent for m in members)
-        if any(type(m).parts is not Scheme.parts for m in members):
-            raise SchemeError(
-                "a scheme that splits the keys into parts cannot be stacked: it rotates and hides them itself"
-            )
+        self.notes = sum(m.notes for m in members)
+        acts = [{hook for hook in HOOKS if getattr(type(m), hook) is not getattr(Scheme, hook)} for m in members]
+        for n, mine in enumerate(acts):
+            if "parts" in mine and (n < len(members) - 1 or any("scores" in others for others in acts[:n])):
+                raise SchemeError(
+                    f"{type(members[n]).__name__} splits the keys into parts, which it rotates and hides itself: "
+                    "write it last, after encodings that only change queries and keys"
+                )
+            if "embed" in mine and "rotate" not in mine and any("rotate" in before for before in acts[:n]):
+                raise SchemeError(
+                    f"{type(members[n]).__name__} acts on embeddings, before any rotation of queries and keys: "
+                    "write it first"
+                )
         q = torch.zeros(1, shape.heads, 1, shape.head_dim)
         k = torch.zeros(1, shape.kv_heads, 1, shape.head_dim)
-        self.scores(q, k, Positions.first(1))  # finds a clash now, not in the first step of training
+        # Finds a clash now, not in the first step of training.
+        self.scores(q, k, replace(Positions.first(1), notes=torch.zeros(1, 1, self.notes)))
+
+    def place(self, pos: Positions) -> Positions:
+        for member in self.members:
+            pos = member.place(pos)
+        return pos
 
     def embed(self, x: Tensor, pos: Positions) -> Tensor:
         for member in self.members:
             x = member.embed(x, pos)
         return x
 
+    def note(self, x: Tensor, pos: Positions) -> Tensor | None:
+        noted = [member.note(x, pos) for member in self.members if member.notes]
+        return torch.cat(noted, -1) if noted else None
+
+    def told(self, pos: Positions) -> Iterator[tuple[Scheme, Positions]]:
+        """Each member and the positions with what it noted itself."""
+        if not self.notes:
+            yield from ((member, pos) for member in self.members)
+            return
+        sizes = [member.notes for member in self.members]
+        for member, mine in zip(self.members, pos.notes.split(sizes, -1), strict=True):
+            yield member, replace(pos, notes=mine)
+
     def rotate(self, q: Tensor, k: Tensor, pos: Positions) -> tuple[Tensor, Tensor]:
-        for member in self.members:
-            q, k = member.rotate(q, k, pos)
+        for member, mine in self.told(pos):
+            q, k = member.rotate(q, k, mine)
         return q, k
+
+    def parts(self, q: Tensor, k: Tensor, pos: Positions) -> list[tuple[Tensor, Tensor, Scores]]:
+        last = self.members[-1]
+        if type(last).parts is Scheme.parts:
+            return super().parts(q, k, pos)
+        *before, (_, of_last) = self.told(pos)
+        for member, mine in before:
+            q, k = member.rotate(q, k, mine)
+        return last.parts(q, k, of_last)
 
     def scores(self, q: Tensor, k: Tensor, pos: Positions) -> Scores:
         total, owner = Scores(), {}
-        for member in self.members:
-            said = member.scores(q, k, pos)
+        for member, mine in self.told(pos):
+            said = member.scores(q, k, mine)
             for word in sorted(said.needs):
                 if word in owner:
                     raise SchemeError(

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from positional.base import Positions, Scheme, SchemeError, Scores, Shape, row_of
+from positional.base import Positions, Scheme, SchemeError, Scores, Shape
 
 
 class Window(Scheme):
@@ -23,11 +23,4 @@ class Window(Scheme):
         self.reach = None if sinks else window
 
     def scores(self, q: Tensor, k: Tensor, pos: Positions) -> Scores:
-        if not self.sinks:
-            return Scores(window=self.window)
-
-        def keep(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            near = (i + (pos.tokens - pos.queries) - j).abs() < self.window
-            return near | (pos.ids[row_of(pos.ids, b), j] < self.sinks)
-
-        return Scores(keep=keep)
+        return Scores(window=self.window, sinks=self.sinks or None)

@@ -13,7 +13,16 @@ import transformers
 from positional import Shape
 from positional.build import find, kinds, options_of
 
-VALUES = {"factor": 4.0, "group": 2, "window": 9}
+VALUES = {
+    "factor": 4.0,
+    "group": 2,
+    "window": 9,
+    "longest": 256,
+    "of": "rope",
+    "schemes": ["rope", "nope"],
+    "short": [1.0, 1.0, 1.0, 1.0, 1.1, 1.2, 1.3, 1.4],  # of the 8 lanes of `shape`
+    "long": [1.0, 1.0, 1.5, 2.0, 3.0, 4.0, 4.0, 4.0],
+}
 """A value for every option that has no default, under whatever kind it stands."""
 
 

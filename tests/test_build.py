@@ -200,7 +200,7 @@ def test_a_value_of_the_wrong_type_is_told_the_right_one(refusal, spec, message)
         ({}, " needs `size` (a whole number): write {kind: KIND, size: …}"),
         ({"size": 1, "mode": "c"}, ": `mode` must be a or b, got 'c'"),
         ({"size": 1, "mode": True}, ": `mode` must be a or b, got True"),
-        ({"size": 1, "sizes": [1, "2"]}, ": `sizes` must be a list of a whole number, got [1, '2']"),
+        ({"size": 1, "sizes": [1, "2"]}, ": `sizes` must be a list of whole numbers, got [1, '2']"),
         ({"size": 1, "on": 1}, ": `on` must be true or false, got 1"),
         ({"size": 1, "label": 3}, ": `label` must be text or null, got 3"),
     ],

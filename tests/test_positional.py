@@ -433,7 +433,7 @@ def test_angles_are_right_to_fp32_at_position_131072(kind):
     row = {"rope": "default", "rope-linear": "linear_f8", "rope-ntk": "ntk_aware_f8"}[kind]
     ids = np.array([FAR - 1, FAR])
     angles = ids[:, None] * np.array(VECTORS["d128"][row])
-    cos, sin = (part[0, 0].double().numpy() for part in scheme.turn(at(torch.tensor(ids))))
+    cos, sin = (part[0, 0].double().numpy() for part in scheme.turn(torch.tensor(ids)[None], max(ids) + 1))
     # fp32 rounds a cosine by 3e-8; an fp32 angle would be off by 4e-3. float64 angles: 131072 · 2e-16, nothing.
     np.testing.assert_allclose(cos, np.cos(angles), rtol=0, atol=4e-8)
     np.testing.assert_allclose(sin, np.sin(angles), rtol=0, atol=4e-8)

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from positional.base import Positions, Scores, row_of
 
-can = frozenset({"slopes", "window", "beyond", "bias", "keep"})
+can = frozenset({"slopes", "decay", "window", "sinks", "beyond", "bias", "rows", "keep"})
 
 
 def refuses(scores: Scores, q: Tensor, k: Tensor, pos: Positions, lse: bool) -> str | None:
@@ -23,8 +23,13 @@ def attend(
     b, h, i, j = grid(*s.shape, q.device)
     if scores.slopes is not None:
         s = s - scores.slopes.to(exact)[h] * pos.distance(b, i, j).abs()
+    if scores.decay is not None:
+        decay = scores.decay.to(exact)
+        s = s - (decay[..., -pos.queries :, None] - decay[..., None, :])
     if scores.bias is not None:
         s = s + scores.bias(b, h, i, j)
+    if scores.rows is not None:
+        s = s + scores.rows(i.flatten(), j.flatten())
     s = s.masked_fill(~visible(scores, pos, b, h, i, j), float("-inf"))
     # A query that sees nothing (padding) has no weights: its output is zero, like the fused kernels'.
     out = (s.softmax(-1).nan_to_num() @ v.to(exact)).to(q.dtype)
@@ -45,9 +50,12 @@ def visible(scores: Scores, pos: Positions, b: Tensor, h: Tensor, i: Tensor, j: 
     behind = i + (pos.tokens - pos.queries) - j  # in tokens; the last query sits on the last token
     seen = behind >= 0 if pos.causal else torch.ones_like(behind, dtype=torch.bool)
     if scores.window is not None:
-        seen = seen & (behind < scores.window)
+        near = behind < scores.window
         if not pos.causal:
-            seen = seen & (-behind < scores.window)
+            near = near & (-behind < scores.window)
+        if scores.sinks is not None:
+            near = near | (pos.ids[row_of(pos.ids, b), j] < scores.sinks)
+        seen = seen & near
     if scores.beyond is not None:
         seen = seen & (behind >= scores.beyond)
     if pos.segments is not None:
