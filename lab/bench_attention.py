@@ -19,6 +19,7 @@ SCHEMES = {
     "alibi": "alibi",
     "relative": "relative",
     "window": {"kind": "window", "window": 512},
+    "window + sinks": {"kind": "window", "window": 512, "sinks": 4},
     "self-extend": {"kind": "self-extend", "group": 8, "window": 256},
 }
 """The first, on the first backend that runs it, is what the others are compared with."""

@@ -2,11 +2,13 @@
 
 # B batch · T tokens (keys) · Q queries (the last Q of the T) · H query heads · G key heads · D head size
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -64,8 +66,31 @@ def at_pair_keep(b, h, i, j):
     return (i * 5 + j * 3 + h + b) % 4 != 0  # some queries see nothing at all
 
 
+def drawn(*sizes: int) -> Tensor:
+    return torch.rand(*sizes, generator=torch.Generator().manual_seed(6))
+
+
 NOTHING = Scores()
 SLOPES = torch.tensor(slopes(H))
+DECAY = (0.6 * drawn(B, H, 2048)).cumsum(-1)  # as the log of a gate of each token and head would add up
+LEARNED = {
+    "learned decay": DECAY.clone().requires_grad_(),
+    "learned decay and window": DECAY[:1].clone().requires_grad_(),
+    "learned bias": drawn(H).requires_grad_(),
+    "learned rows": drawn(H).requires_grad_(),
+    "learned rows and window": drawn(H).requires_grad_(),
+}
+"""What has a gradient in the scores of the same name."""
+
+
+def at_rows(weight: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    """As schemes make rows: from sums over the keys up to the last, which must therefore follow one another."""
+    assert (j.diff() == 1).all() and i.dim() == j.dim() == 1
+    before = j[-1] * (j[-1] + 1) // 2 - j.flip(0).cumsum(0).flip(0)  # (K,) sum of all keys before this one
+    return (torch.sin(i[:, None] * 1.3 + before.double()).float() * weight[:, None, None])[None]  # (1, H, c, K)
+
+
+ROWS = partial(at_rows, drawn(H))
 SYNTHETIC = {
     "window": Scores(window=7),
     "window of one": Scores(window=1),
@@ -78,8 +103,31 @@ SYNTHETIC = {
     "beyond everything": Scores(beyond=T),
     "beyond and window": Scores(window=9, beyond=4),
     "slopes and beyond": Scores(slopes=SLOPES, beyond=4),
-    "all": Scores(slopes=SLOPES, window=9, beyond=2, bias=at_pair_bias, keep=at_pair_keep),
+    "decay": Scores(decay=DECAY),
+    "decay and slopes": Scores(decay=DECAY[:1], slopes=SLOPES),
+    "decay and window": Scores(decay=DECAY, window=7),
+    "decay and beyond": Scores(decay=DECAY, beyond=7),
+    "learned decay": Scores(decay=LEARNED["learned decay"]),
+    "learned decay and window": Scores(decay=LEARNED["learned decay and window"], window=7),
+    "window and sinks": Scores(window=7, sinks=3),
+    "slopes, window and sinks": Scores(slopes=SLOPES, window=7, sinks=3),
+    "window, sinks and bias": Scores(window=7, sinks=3, bias=at_pair_bias),
+    "learned bias": Scores(bias=lambda b, h, i, j: LEARNED["learned bias"][h] * at_pair_bias(b, h, i, j)),
+    "rows": Scores(rows=ROWS),
+    "learned rows": Scores(rows=partial(at_rows, LEARNED["learned rows"])),
+    "learned rows and window": Scores(rows=partial(at_rows, LEARNED["learned rows and window"]), window=7),
+    "all": Scores(SLOPES, DECAY, window=9, sinks=3, beyond=2, bias=at_pair_bias, rows=ROWS, keep=at_pair_keep),
 }
+
+
+def scores_of(words: str, pos: Positions, batch: int = B) -> Scores:
+    """The words for this many tokens and rows."""
+    scores = SYNTHETIC.get(words, NOTHING)
+    return scores if scores.decay is None else replace(scores, decay=scores.decay[:batch, :, : pos.tokens])
+
+
+def learned_of(words: str) -> list[Tensor]:
+    return [LEARNED[words]] if words in LEARNED else []
 
 
 def random_inputs(pos: Positions, dtype=torch.float64, kv_heads: int = H, batch: int = B) -> list[Tensor]:
@@ -146,3 +194,23 @@ class Largest(TorchDispatchMode):
         held = [x.untyped_storage().nbytes() // x.element_size() for x in tree_leaves(out) if isinstance(x, Tensor)]
         self.elements = max([self.elements, *held])
         return out
+
+
+class Held(TorchDispatchMode):
+    """Records how many elements the tensors made meanwhile hold that are alive when asked."""
+
+    def __init__(self):
+        super().__init__()
+        self.made = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for x in tree_leaves(out):
+            if isinstance(x, Tensor):
+                storage = x.untyped_storage()
+                self.made[storage._cdata] = StorageWeakRef(storage), storage.nbytes() // x.element_size()
+        return out
+
+    @property
+    def elements(self) -> int:
+        return sum(count for storage, count in self.made.values() if not storage.expired())

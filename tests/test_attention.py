@@ -11,25 +11,30 @@ from types import SimpleNamespace
 import pytest
 import torch
 from attention_cases import (
+    DECAY,
     FUSED,
     HERE,
     LAYOUTS,
     NOTHING,
+    ROWS,
     SLOPES,
     SYNTHETIC,
     TOLERANCE,
     D,
     H,
+    Held,
     Largest,
     T,
     assert_same,
     at_pair_bias,
     at_pair_keep,
     both,
+    learned_of,
     left_padded,
     made,
     packed,
     random_inputs,
+    scores_of,
     skip_unless_able,
     skipping,
     through,
@@ -40,7 +45,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lab import LabError
-from lab.attention import BACKENDS, attend, attend_parts, eager, obstacle, sdpa
+from lab.attention import BACKENDS, attend, attend_parts, eager, sdpa
 from positional import Positions, Scores, Shape, build
 from positional.alibi import slopes
 
@@ -115,16 +120,12 @@ def test_padding_on_the_left_changes_nothing(any_spec, shape, backend):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("backend", FUSED)
 def test_a_backend_agrees_with_eager_forward_and_backward(any_spec, shape, backend, layout, kv_heads, dtype):
-    """Forward alone where the backend has no gradient: parts are merged by sums that sdpa gives without one."""
     scheme, pos = made(any_spec, shape), LAYOUTS[layout]()
-    exact = with_gradients(
-        lambda x: through(scheme, x, pos, "eager"), random_inputs(pos, kv_heads=kv_heads), scheme.parameters()
-    )
-    inputs = random_inputs(pos, dtype, kv_heads)
-    if len(scheme.parts(*inputs[:2], pos)) > 1:
-        with torch.no_grad():
-            return assert_same([through(scheme, inputs, pos, backend)], exact[:1], TOLERANCE[dtype])
+    inputs = random_inputs(pos, kv_heads=kv_heads)
+    exact = with_gradients(lambda x: through(scheme, x, pos, "eager"), inputs, scheme.parameters())
+    inputs = [x.to(dtype) for x in inputs]
     found = with_gradients(lambda x: through(scheme, x, pos, backend), inputs, scheme.parameters())
+    assert all(x.isfinite().all() for x in found)
     assert_same(found, exact, TOLERANCE[dtype])
 
 
@@ -143,28 +144,37 @@ def test_bf16_is_close_to_the_exact_value_for_the_rounded_inputs(any_spec, shape
     torch.testing.assert_close(found.double(), exact, rtol=2**-8, atol=2**-6)
 
 
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("kv_heads", [H, 2])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("words", SYNTHETIC)
 @pytest.mark.parametrize("backend", FUSED)
-def test_a_backend_runs_every_combination_of_words(backend, words, layout):
-    scores, pos = SYNTHETIC[words], LAYOUTS[layout]()
-    inputs = random_inputs(pos, kv_heads=2)
-    found, exact = both(lambda name, x: attend(*x, scores, pos, name), inputs, backend=backend)
+def test_a_backend_runs_every_combination_of_words(backend, words, layout, kv_heads, dtype):
+    pos = LAYOUTS[layout]()
+    scores, learned, inputs = scores_of(words, pos), learned_of(words), random_inputs(pos, kv_heads=kv_heads)
+    exact = with_gradients(lambda x: attend(*x, scores, pos, "eager"), inputs, learned)
+    found = with_gradients(lambda x: attend(*x, scores, pos, backend), [x.to(dtype) for x in inputs], learned)
     assert all(x.isfinite().all() for x in found)  # also where a query sees nothing
-    assert_same(found, exact, 1e-9)
+    assert_same(found, exact, TOLERANCE[dtype])
 
 
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("words", ["nothing", *SYNTHETIC])
 @pytest.mark.parametrize("backend", FUSED)
-def test_a_backend_returns_the_log_sum_exp_of_every_combination(backend, words, layout):
-    scores, pos = SYNTHETIC.get(words, NOTHING), LAYOUTS[layout]()
-    inputs = random_inputs(pos, torch.float32, kv_heads=2)
-    out, sums = attend(*inputs, scores, pos, backend, lse=True)
-    wanted, exact = attend(*(x.double() for x in inputs), scores, pos, "eager", lse=True)
-    assert sums.shape == inputs[0].shape[:3] and sums.dtype == torch.float32
-    torch.testing.assert_close(out.double(), wanted, rtol=0, atol=1e-5)
-    torch.testing.assert_close(sums.double(), exact, rtol=1e-6, atol=1e-5)  # -inf where a query sees nothing
+def test_a_backend_returns_the_log_sum_exp_of_every_combination_and_its_gradient(backend, words, layout, dtype):
+    pos = LAYOUTS[layout]()
+    scores, learned, inputs = scores_of(words, pos), learned_of(words), random_inputs(pos, kv_heads=2)
+
+    def run(name: str, x: list[Tensor]) -> Tensor:
+        """Output and sum as one tensor, so that the gradients of both come back together."""
+        out, sums = attend(*x, scores, pos, name, lse=True)
+        assert sums.shape == out.shape[:3] and sums.dtype == x[0].dtype
+        return torch.cat([out, sums.clamp(min=-1e4)[..., None]], -1)  # -inf where a query sees nothing
+
+    exact = with_gradients(partial(run, "eager"), inputs, learned)
+    found = with_gradients(partial(run, backend), [x.to(dtype) for x in inputs], learned)
+    assert_same(found, exact, TOLERANCE[dtype])
 
 
 def test_eager_s_log_sum_exp_is_the_definition():
@@ -181,23 +191,24 @@ def test_eager_s_log_sum_exp_is_the_definition():
     queries=st.integers(1, 80),
     kv_heads=st.sampled_from([1, 2, 4]),
     window=st.none() | st.integers(1, 90),
-    words=st.sets(st.sampled_from(["slopes", "bias", "keep"])),
+    sinks=st.none() | st.integers(1, 90),
+    words=st.sets(st.sampled_from(["slopes", "decay", "bias", "rows", "keep"])),
     causal=st.booleans(),
     chunk=st.sampled_from([1, 7, 512]),
+    lse=st.booleans(),
 )
 @settings(deadline=None, max_examples=150, derandomize=True, database=None)
-def test_a_backend_agrees_with_eager_at_any_size(tokens, queries, kv_heads, window, words, causal, chunk):
+def test_a_backend_agrees_with_eager_at_any_size(tokens, queries, kv_heads, window, sinks, words, causal, chunk, lse):
     pos = Positions.first(tokens, queries=min(queries, tokens), causal=causal)
-    every = {"slopes": SLOPES, "bias": at_pair_bias, "keep": at_pair_keep}
-    scores = Scores(window=window, **{word: every[word] for word in words})
+    every = {"slopes": SLOPES, "decay": DECAY[..., :tokens], "bias": at_pair_bias, "rows": ROWS, "keep": at_pair_keep}
+    scores = Scores(window=window, sinks=window and sinks, **{word: every[word] for word in words})
     inputs = random_inputs(pos, kv_heads=kv_heads)
-    exact = attend(*inputs, scores, pos, "eager")
+    exact = attend(*inputs, scores, pos, "eager", lse=lse)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sdpa, "CHUNK", chunk)
         for backend in FUSED:
-            if obstacle(backend, scores, inputs[0], inputs[1], pos) is None:
-                # Slopes without causality are an fp32 mask: 6e-8 of up to 20.
-                torch.testing.assert_close(attend(*inputs, scores, pos, backend), exact, rtol=0, atol=2e-6)
+            # Slopes without causality are an fp32 mask: 6e-8 of up to 20.
+            torch.testing.assert_close(attend(*inputs, scores, pos, backend, lse=lse), exact, rtol=0, atol=2e-6)
 
 
 @given(
@@ -205,30 +216,52 @@ def test_a_backend_agrees_with_eager_at_any_size(tokens, queries, kv_heads, wind
     more=st.sampled_from([-1, 0, 1]),
     queries=st.sampled_from([1, None]),
     word=st.sampled_from(["window", "beyond"]),
+    sinks=st.none() | st.integers(1, 42),
     lse=st.booleans(),
 )
-@settings(deadline=None, max_examples=60, derandomize=True, database=None)
-def test_a_window_s_edge_is_exact_where_it_meets_the_length(window, more, queries, word, lse):
+@settings(deadline=None, max_examples=100, derandomize=True, database=None)
+def test_a_window_s_edge_is_exact_where_it_meets_the_length(window, more, queries, word, sinks, lse):
     pos = Positions.first(max(1, window + more), queries=queries)
     inputs, scores = random_inputs(pos, torch.float32, kv_heads=2), Scores(**{word: window})
+    if word == "window":
+        scores = replace(scores, sinks=sinks)
     for backend in FUSED:
         found = attend(*inputs, scores, pos, backend, lse=lse)
         wanted = attend(*inputs, scores, pos, "eager", lse=lse)
         torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("kv_heads", [H, 2])
+@given(
+    tokens=st.integers(3, 200),
+    window=st.integers(1, 40),
+    sinks=st.integers(1, 90),
+    first=st.sampled_from([0, 1, 5]),
+    queries=st.sampled_from([1, None]),
+)
+@settings(deadline=None, max_examples=100, derandomize=True, database=None)
+def test_sinks_are_seen_once_and_are_those_at_the_first_positions(tokens, window, sinks, first, queries):
+    """In bands and in chunks, whether or not they lie in the window, and where the first tokens are not at 0."""
+    pos = Positions.first(tokens, queries=queries)
+    pos = replace(pos, ids=pos.ids + first, length=tokens + first)
+    inputs, scores = random_inputs(pos, kv_heads=2), Scores(window=window, sinks=sinks)
+    wanted = attend(*inputs, scores, pos, "eager", lse=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sdpa, "CHUNK", 50)
+        torch.testing.assert_close(attend(*inputs, scores, pos, "sdpa", lse=True), wanted, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("sinks", [None, 4, 100])
 @pytest.mark.parametrize(("tokens", "window"), [(300, 40), (700, 64), (769, 300), (1024, 256), (641, 320), (640, 320)])
-def test_a_window_in_bands_agrees_with_eager(monkeypatch, tokens, window, kv_heads):
+def test_a_window_in_bands_agrees_with_eager(monkeypatch, tokens, window, sinks):
     """Windows below and above a block's size, a block cut short at the end, and, last, a window too wide for bands."""
     taken = []
     run = sdpa.banded
     monkeypatch.setattr(sdpa, "banded", lambda *a: taken.append(1) or run(*a))
     pos = Positions.first(tokens)
-    inputs = random_inputs(pos, kv_heads=kv_heads)
-    found, exact = both(lambda name, x: attend(*x, Scores(window=window), pos, name), inputs, backend="sdpa")
+    inputs, scores = random_inputs(pos, kv_heads=2, batch=1), Scores(window=window, sinks=sinks)
+    found, exact = both(lambda name, x: attend(*x, scores, pos, name), inputs, backend="sdpa")
     assert_same(found, exact, 1e-9)
-    assert bool(taken) == (tokens > 2 * window)
+    assert bool(taken) == (tokens > 2 * window + (sinks or 0))
 
 
 @pytest.mark.parametrize("tokens", [1, 255, 256, 257, 600])
@@ -283,17 +316,22 @@ def test_parts_that_say_the_same_are_one_softmax(backend, window, layout):
         torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
 
 
-def test_parts_send_back_the_gradient_of_one_softmax():
-    pos = Positions.first(T)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("backend", HERE)
+def test_parts_send_back_the_gradient_of_one_softmax(backend, layout):
+    pos = LAYOUTS[layout]()
     inputs = random_inputs(pos, kv_heads=2)
-    found = with_gradients(lambda x: attend_parts(split_at(9)(*x[:2]), x[2], pos), inputs)
+    found = with_gradients(lambda x: attend_parts(split_at(9)(*x[:2]), x[2], pos, backend), inputs)
     assert_same(found, with_gradients(lambda x: attend(*x, NOTHING, pos, "eager"), inputs), 1e-9)
 
 
-def test_queries_that_see_nothing_in_any_part_have_no_output():
+@pytest.mark.parametrize("backend", HERE)
+def test_queries_that_see_nothing_in_any_part_have_no_output_and_no_gradient(backend):
     pos = Positions.first(8)
-    q, k, v = random_inputs(pos, torch.float32)
-    out = attend_parts([(q, k, Scores(beyond=3)), (q, k, Scores(beyond=6))], v, pos)
+    q, k, v = (x.requires_grad_() for x in random_inputs(pos, torch.float32))
+    out = attend_parts([(q, k, Scores(beyond=3)), (q, k, Scores(beyond=6))], v, pos, backend)
+    for x, seen in zip(torch.autograd.grad(out.sum(), (q, k, v)), (slice(3, 8), slice(0, 5), slice(0, 5)), strict=True):
+        assert x.isfinite().all() and not x[:, :, [i for i in range(8) if not seen.start <= i < seen.stop]].any()
     assert not out[:, :, :3].any() and out[:, :, 3:].isfinite().all() and out[:, :, 3:].any(-1).all()
 
 
@@ -340,8 +378,9 @@ def test_more_queries_than_a_chunk_agree_too(backend, words):
     pos = Positions.first(sdpa.CHUNK + 90)
     inputs = random_inputs(pos, batch=1)
     scheme = made("relative", Shape(H * D, H, H, 1, 64))
-    scores = scheme.scores(*inputs[:2], pos) if words == "relative" else SYNTHETIC[words]
-    found, exact = both(lambda name, x: attend(*x, scores, pos, name), inputs, scheme.parameters(), backend=backend)
+    scores = scheme.scores(*inputs[:2], pos) if words == "relative" else scores_of(words, pos, batch=1)
+    learned = [*scheme.parameters(), *learned_of(words)]
+    found, exact = both(lambda name, x: attend(*x, scores, pos, name), inputs, learned, backend=backend)
     assert_same(found, exact, 1e-9, summed=5e-5)  # 180000 terms in one bucket: √180000 · 6e-8
 
 
@@ -441,6 +480,38 @@ def test_slopes_in_bf16_cost_no_more_than_the_rounding_of_bf16(tokens, heads):
         torch.testing.assert_close(one, exact, rtol=2**-8, atol=2**-9)
 
 
+@pytest.mark.parametrize("kv_heads", [H, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_decay_keeps_its_precision_far_out(dtype, kv_heads):
+    """It adds up to 1200 here. In bf16, one part would be off by 2 and two by 0.01."""
+    tokens = 8192
+    decay = (0.3 * torch.rand(1, H, tokens, generator=torch.Generator().manual_seed(1))).cumsum(-1)
+    pos = Positions.first(tokens, queries=8)
+    q, k, v = random_inputs(pos, dtype, kv_heads, batch=1)
+    found, sums = attend(q, k, v, Scores(decay=decay), pos, "sdpa", lse=True)
+    exact = eager.attend(q.double(), k.double(), v.double(), Scores(decay=decay), pos, lse=True)
+    # A score is offset by 600, and an ulp of that is 6e-5; in halves the weights and the output are rounded.
+    close = {"rtol": 2**-8, "atol": 2**-9} if dtype.itemsize == 2 else {"rtol": 0, "atol": 1e-4}
+    torch.testing.assert_close(found.double(), exact[0], **close)
+    torch.testing.assert_close(sums.double(), exact[1], rtol=0, atol=3e-4)
+    assert sums.dtype == torch.float32
+
+
+def test_a_log_sum_exp_in_bf16_has_its_gradient():
+    pos = Positions.first(T)
+    inputs = random_inputs(pos, torch.bfloat16, kv_heads=2)
+
+    def run(name: str, x: list[Tensor]) -> Tensor:
+        out, sums = attend(*x, Scores(window=7), pos, name, lse=True)
+        return torch.cat([out.float(), sums[..., None]], -1)
+
+    found = with_gradients(partial(run, "sdpa"), inputs)
+    exact = with_gradients(lambda x: run("eager", [one.double() for one in x]), inputs)
+    assert all(x.any() for x in found)
+    for mine, wanted in zip(found, exact, strict=True):
+        torch.testing.assert_close(mine, wanted.to(mine.dtype), rtol=2**-7, atol=2**-7)
+
+
 def test_slopes_that_bf16_cannot_hold_are_not_rounded_to_it():
     """Two keys, 1000 and 2000 behind, whose products make up for all but a little of their penalties of 74 and 149.
 
@@ -482,28 +553,53 @@ def largest(scores_of, kv_heads: int = H, tokens: int = 2048, backend: str = "sd
 
 
 @pytest.mark.parametrize("kv_heads", [H, 1])
-@pytest.mark.parametrize("words", ["nothing", "slopes"])
+@pytest.mark.parametrize("words", ["nothing", "slopes", "learned decay"])
 def test_without_a_mask_sdpa_holds_nothing_larger_than_the_keys(words, kv_heads):
-    scores = Scores(slopes=SLOPES) if words == "slopes" else Scores()
-    assert largest(lambda q, pos: scores, kv_heads) <= H * 2048 * (D + 8)
+    of = (lambda q, pos: Scores(slopes=SLOPES)) if words == "slopes" else lambda q, pos: scores_of(words, pos, batch=1)
+    assert largest(of, kv_heads) <= H * 2048 * (D + 8)
 
 
-def test_a_window_is_held_in_bands_much_smaller_than_a_chunk():
+@pytest.mark.parametrize("sinks", [None, 4])
+def test_a_window_is_held_in_bands_much_smaller_than_a_chunk(sinks):
     """Every 64 queries with their 71 keys, for all heads where the kernel widens a mask to them."""
-    assert largest(lambda q, pos: Scores(window=7)) <= 2048 * H * (64 + 64 + 7)
+    assert largest(lambda q, pos: Scores(window=7, sinks=sinks)) <= 2048 * H * (64 + 64 + 7 + (sinks or 0))
 
 
-@pytest.mark.parametrize("words", ["window", "keep", "slopes and window", "bias", "beyond", "all"])
+@pytest.mark.parametrize("words", [words for words in SYNTHETIC if words not in ("window", "window and sinks")])
 def test_with_a_mask_sdpa_holds_a_chunk_of_queries_at_once(words):
-    assert largest(lambda q, pos: SYNTHETIC[words]) <= 2048 * 2048 * H / 4
+    assert largest(lambda q, pos: scores_of(words, pos, batch=1)) <= 2048 * 2048 * H / 4
 
 
-@pytest.mark.parametrize("words", ["nothing", "window", "beyond", "slopes", "bias"])
-def test_a_log_sum_exp_needs_no_full_matrix_either(words):
-    scores, pos = {"nothing": NOTHING, "slopes": Scores(slopes=SLOPES)} | SYNTHETIC, Positions.first(2048)
-    inputs = random_inputs(pos, torch.float32, batch=1)
+def kept(scores_of, tokens: int = 4096) -> float:
+    """What a forward pass keeps for its gradient: elements for each token."""
+    pos = Positions.first(tokens)
+    inputs = [x.requires_grad_() for x in random_inputs(pos, torch.float32, 1, batch=1)]
+    with Held() as held:
+        out = attend(*inputs, scores_of(inputs[0], pos), pos, "sdpa")
+    assert out.requires_grad
+    return held.elements / tokens
+
+
+@pytest.mark.parametrize("words", ["learned bias", "learned rows", "learned decay", "learned decay and window"])
+def test_what_is_kept_for_a_learned_gradient_grows_with_the_length_alone(words):
+    many, few = (kept(lambda q, pos: scores_of(words, pos, batch=1), tokens) for tokens in (2048, 1024))
+    assert many <= 1.05 * few
+
+
+def test_the_measure_of_what_is_kept_sees_a_full_matrix(monkeypatch):
+    monkeypatch.setattr(sdpa, "checkpoint", lambda run, *given, **how: run(*given))
+    many, few = (kept(lambda q, pos: scores_of("learned rows", pos, batch=1), tokens) for tokens in (2048, 1024))
+    assert many > 1.5 * few and many > H * 2048 / 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("words", ["nothing", "window", "beyond", "decay", "bias", "learned rows"])
+def test_a_log_sum_exp_needs_no_full_matrix_either(words, dtype):
+    pos = Positions.first(2048)
+    inputs = [x.requires_grad_() for x in random_inputs(pos, dtype, batch=1)]
     with Largest() as seen:
-        attend(*inputs, scores[words], pos, "sdpa", lse=True)
+        out, sums = attend(*inputs, scores_of(words, pos, batch=1), pos, "sdpa", lse=True)
+        (out.float().sum() + sums[:, :, 100:].sum()).backward()
     assert seen.elements <= 2048 * 2048 * H / 4
 
 

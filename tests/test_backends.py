@@ -6,9 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 from attention_cases import (
+    DECAY,
     LAYOUTS,
     NOTHING,
     REMOTE,
+    ROWS,
     SLOPES,
     SYNTHETIC,
     B,
@@ -20,8 +22,10 @@ from attention_cases import (
     at_pair_bias,
     at_pair_keep,
     both,
+    learned_of,
     made,
     random_inputs,
+    scores_of,
     skip_unless_able,
     through,
 )
@@ -71,17 +75,17 @@ def test_a_kernel_is_told_what_an_encoding_says(any_spec, shape, installed, back
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("backend", "words"), SAID)
 def test_a_kernel_is_told_every_combination_of_words(installed, backend, words, layout, causal):
-    scores, pos = WORDS[words], replace(LAYOUTS[layout](), causal=causal)
-    inputs = random_inputs(pos, kv_heads=1)
+    pos = replace(LAYOUTS[layout](), causal=causal)
+    scores, inputs = scores_of(words, pos), random_inputs(pos, kv_heads=1)
     skip_unless_able(backend, [(*inputs[:2], scores)], pos)
-    agree(lambda name, x: attend(*x, scores, pos, name), inputs, (), backend)
+    agree(lambda name, x: attend(*x, scores, pos, name), inputs, learned_of(words), backend)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("backend", "words"), SAID)
 def test_a_kernel_s_log_sum_exp_is_that_of_the_definition(installed, backend, words, layout):
-    scores, pos = WORDS[words], LAYOUTS[layout]()
-    inputs = random_inputs(pos, kv_heads=2)
+    pos = LAYOUTS[layout]()
+    scores, inputs = scores_of(words, pos), random_inputs(pos, kv_heads=2)
     skip_unless_able(backend, [(*inputs[:2], scores)], pos)
     out, sums = attend(*inputs, scores, pos, backend, lse=True)
     wanted, exact = attend(*inputs, scores, pos, "eager", lse=True)
@@ -97,14 +101,17 @@ def ran(backend: str, scores: Scores, layout: str) -> bool:
 
 def test_the_tests_above_skip_no_more_than_the_kernels_cannot(installed):
     """A kernel that refused everything would pass them all."""
-    able = {words for words, scores in SYNTHETIC.items() if not scores.needs & {"bias", "keep"}}
+    able = {words for words, scores in SYNTHETIC.items() if not scores.needs & {"sinks", "bias", "rows", "keep"}}
     for backend in FLASH:
         for layout in ("plain", "last queries", "one query", "skipping"):
             assert {words for words, scores in SYNTHETIC.items() if ran(backend, scores, layout)} == able
         for layout in ("left-padded", "packed"):
             found = {words for words, scores in SYNTHETIC.items() if ran(backend, scores, layout)}
             assert found == {words for words in able if "beyond" not in words}
-    assert all(ran("flex", scores, layout) for scores in SYNTHETIC.values() for layout in LAYOUTS)
+    able = {words for words, scores in SYNTHETIC.items() if "rows" not in scores.needs}
+    assert all(
+        able == {words for words, scores in SYNTHETIC.items() if ran("flex", scores, layout)} for layout in LAYOUTS
+    )
 
 
 def test_torch_s_kernel_before_it_had_shared_keys_is_given_keys_of_its_own_for_each_head(monkeypatch):
@@ -145,7 +152,7 @@ def test_flash_attn_2_is_given_slopes_only_where_positions_are_indices(installed
 # flex's blocks
 
 
-@pytest.mark.parametrize("words", ["nothing", "window", "beyond", "keep", "beyond and window"])
+@pytest.mark.parametrize("words", ["nothing", "window", "window and sinks", "beyond", "keep", "beyond and window"])
 @pytest.mark.parametrize(("queries", "tokens"), [(700, 700), (1, 700), (129, 640), (512, 512)])
 def test_blocks_are_those_that_are_seen(words, queries, tokens):
     scores = WORDS[words]
@@ -162,12 +169,12 @@ def test_blocks_are_those_that_are_seen(words, queries, tokens):
     assert torch.equal(mask.full_kv_num_blocks, tiles.all(-1).sum(-1).int())
 
 
-@pytest.mark.parametrize("words", [*SYNTHETIC, "relative"])
+@pytest.mark.parametrize("words", [*(words for name, words in SAID if name == "flex"), "relative"])
 def test_flex_agrees_where_there_are_many_blocks_and_a_part_of_one(installed, words):
     pos = Positions.first(300, queries=280)
     inputs = random_inputs(pos, kv_heads=2, batch=1)
     scheme = made("relative", Shape(H * D, H, H, 1, 64))
-    scores = scheme.scores(*inputs[:2], pos) if words == "relative" else SYNTHETIC[words]
+    scores = scheme.scores(*inputs[:2], pos) if words == "relative" else scores_of(words, pos, batch=1)
     agree(lambda name, x: attend(*x, scores, pos, name), inputs, (), "flex")
 
 
@@ -177,6 +184,31 @@ def test_heads_in_threes_share_keys_in_flex_too(installed):
     q = torch.cat([q, q[:, :2]], 1)
     k, v = (torch.cat([x, -x], 1) for x in (k, v))
     agree(lambda name, x: attend(*x, NOTHING, pos, name), [q, k, v], (), "flex")
+
+
+@pytest.mark.parametrize("kv_heads", [H, 2])
+@pytest.mark.parametrize("backend", FLASH)
+def test_decay_is_said_to_halves_in_parts_that_they_hold(installed, backend, kv_heads):
+    """One part of 8 bits would be off by 1 in a decay of 600, and tilt the balance of its keys as much."""
+    pos = Positions.first(T)
+    q, k, v = random_inputs(pos, torch.bfloat16, kv_heads)
+    scores = Scores(decay=40 * DECAY[:, :, :T])
+    found = attend(q, k, v, scores, pos, backend, lse=True)
+    out, sums = attend(q.double(), k.double(), v.double(), scores, pos, "eager", lse=True)
+    torch.testing.assert_close(found[0].double(), out, rtol=2**-8, atol=2**-9)
+    torch.testing.assert_close(found[1].double(), sums, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("words", ["decay and slopes", "decay"])
+def test_decay_and_slopes_beside_a_wide_head_say_how_many_channels_are_left(capability, installed, words):
+    scores = scores_of(words, Positions.first(8))
+    message = f"runs these {words} in channels of their own, and has too few left beside a head size of 256"
+    assert refusal("flash3", scores, q=gpu(9, size=256)) == message
+    assert refusal("flash3", scores, q=gpu(9, size=248)) == ""
+    message = (
+        f"takes head sizes up to 128 on Blackwell, {' among them, '.join(words.split(' and '))} among them, not 136"
+    )
+    assert refusal("flash4", scores, q=gpu(10, size=128)) == message
 
 
 def test_layers_that_say_the_same_share_their_blocks(monkeypatch):
@@ -208,7 +240,7 @@ def test_flex_compiled_for_a_cpu_agrees_with_eager(words):
     inputs = random_inputs(pos, torch.float32, kv_heads=2)
     scheme = made("relative", Shape(H * D, H, H, 1, 64))
     with torch.no_grad():
-        scores = scheme.scores(*inputs[:2], pos) if words == "relative" else WORDS[words]
+        scores = scheme.scores(*inputs[:2], pos) if words == "relative" else scores_of(words, pos)
         assert_same([attend(*inputs, scores, pos, "flex")], [attend(*inputs, scores, pos, "eager")], 1e-5)
 
 
@@ -286,7 +318,7 @@ def test_what_a_kernel_cannot_take_is_said(capability, backend, q, reason):
 
 def test_slopes_beside_a_full_head_have_no_channel_left(capability, installed, monkeypatch):
     slopes = Scores(slopes=SLOPES)
-    wanted = "runs these slopes in channels of their own, and has none left beside a head size of 256"
+    wanted = "runs these slopes in channels of their own, and has too few left beside a head size of 256"
     assert refusal("flash3", slopes, q=gpu(9, size=256)) == refusal("varlen", slopes, q=gpu(9, size=256)) == wanted
     assert refusal("flash2", slopes, q=gpu(9, size=256)) == ""
     assert refusal("flash4", slopes, q=gpu(10, size=128)).startswith("takes head sizes up to 128 on Blackwell")
@@ -384,18 +416,20 @@ def test_auto_on_a_cpu_never_compiles():
         assert picked(WORDS[words], q) == "sdpa"
 
 
-def test_auto_never_holds_every_pair_without_a_word(monkeypatch):
-    q, pos = torch.zeros(B, H, 8, D, requires_grad=True), Positions.first(8)
-    assert choose(NOTHING, q, q, pos, lse=True) == "eager"
-    monkeypatch.setattr("lab.attention.LARGEST", B * H * 8 * 8 - 1)
-    with pytest.raises(LabError) as caught:
-        choose(Scores(window=3), q, q, pos, lse=True)
-    message = str(caught.value)
-    start = "attention: auto finds only eager for window of batch 2 × 4 heads × 8 queries × 8 keys of 16 (float32), "
-    assert message.startswith(start + "which would hold all 5.1e+02 scores at once. The others: flash3 runs on")
-    assert "; sdpa returns a log-sum-exp without its gradient; " in message
-    assert message.endswith("Take a shorter length or a smaller batch; attention: eager has it so")
-    assert choose(Scores(window=3), q, q, pos, "eager", lse=True) == "eager"
+@pytest.mark.parametrize("lse", [False, True])
+@pytest.mark.parametrize("q", [torch.zeros(B, H, 8, D, requires_grad=True), gpu(9, dtype=torch.float64), gpu(5)])
+def test_auto_never_takes_the_backend_that_holds_every_pair(capability, q, lse):
+    for words in WORDS:
+        assert choose(scores_of(words, Positions.first(8)), q, q, Positions.first(8), lse=lse) != "eager"
+
+
+def test_auto_on_a_gpu_writes_sums_out_only_where_no_kernel_has_them(capability):
+    for found in (flash2.version, flash4.installed, BACKENDS["flash3"].installed):
+        found.cache_clear()
+    q = gpu(9)
+    q.requires_grad = True
+    assert picked(NOTHING, q, lse=True) == "flex"  # flash kernels have no gradient for them
+    assert picked(Scores(rows=ROWS), q, lse=True) == picked(Scores(rows=ROWS), q) == "sdpa"
 
 
 # memory

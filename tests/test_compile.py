@@ -42,6 +42,28 @@ class Kerple(Scheme):
         return Scores.of_distance(lambda d, h: -self.a[h] * torch.log1p(self.b[h] * d.clamp(min=0)), pos)
 '''
 
+LEARNED = '''"""Learned: scores with a gradient of their own, some of which are made again for it."""
+
+import torch
+
+from positional import Scheme, Scores
+
+
+class Learned(Scheme):
+    def __init__(self, shape, *, word: str):
+        super().__init__(shape)
+        self.word, self.a = word, torch.nn.Parameter(torch.ones(shape.heads))
+
+    def scores(self, q, k, pos):
+        decay = torch.nn.functional.softplus(k.mean(-1) * self.a[:, None]).cumsum(-1)
+        said = {
+            "decay": decay,
+            "rows": lambda i, j: (self.a[:, None, None] * torch.sin(i[:, None] - 2.0 * j))[None],
+            "bias": lambda b, h, i, j: self.a[h] * torch.sin(i - 2.0 * j),
+        }
+        return Scores(**{self.word: said[self.word]})
+'''
+
 
 @pytest.fixture(autouse=True)
 def nothing_compiled_before():
@@ -112,6 +134,16 @@ def test_a_stack_with_shared_keys_and_normed_queries_is_one_graph():
 
 def test_a_scheme_from_a_users_file_is_one_graph(kerple):
     same(made(kerple, layers=1))
+
+
+@pytest.mark.parametrize("word", ["decay", "rows", "bias"])
+def test_what_is_learned_in_the_scores_is_in_the_graph(word, tmp_path):
+    (tmp_path / "learned.py").write_text(LEARNED)
+    same(made({"kind": str(tmp_path / "learned.py"), "word": word}, layers=1))
+
+
+def test_sinks_beside_a_window_are_in_the_graph():
+    same(made(["rope", {"kind": "window", "window": 3, "sinks": 2}]))
 
 
 @pytest.mark.slow

@@ -51,6 +51,19 @@ LAYOUTS = {
     "left-padded": lambda: left_padded(200),
     "packed": lambda: packed(200),
 }
+
+
+def decay(tokens: int = 256) -> Tensor:
+    """(1, H, T) of the log of a gate of each token, added up; cut to the tokens that there are by `words_for`."""
+    draw = torch.Generator("cuda").manual_seed(5)
+    return (0.3 * torch.rand(1, H, tokens, generator=draw, device="cuda")).cumsum(-1)
+
+
+def words_for(words: str, pos: Positions) -> Scores:
+    scores = WORDS[words]()
+    return scores if scores.decay is None else replace(scores, decay=scores.decay[..., : pos.tokens])
+
+
 WORDS = {
     "nothing": Scores,
     "window": lambda: Scores(window=70),
@@ -59,6 +72,10 @@ WORDS = {
     "slopes and window": lambda: Scores(slopes=torch.tensor(slopes(H), device="cuda"), window=70),
     "slopes and beyond": lambda: Scores(slopes=torch.tensor(slopes(H), device="cuda"), beyond=70),
     "bias": lambda: Scores(bias=lambda b, h, i, j: 0.3 * b - 0.2 * h + torch.sin(i * 1.7 + j)),
+    "decay": lambda: Scores(decay=decay()),
+    "decay and window": lambda: Scores(decay=decay(), window=70),
+    "window and sinks": lambda: Scores(window=70, sinks=5),
+    "rows": lambda: Scores(rows=lambda i, j: torch.sin(i[:, None] * 1.7 + j).expand(1, H, -1, -1)),
     "keep": lambda: Scores(keep=lambda b, h, i, j: (i * 5 + j * 3 + h + b) % 4 != 0),
 }
 
@@ -87,7 +104,7 @@ def assert_close(found: list[Tensor], exact: list[Tensor], dtype) -> None:
 
 
 def compare(parts_of, pos: Positions, backend: str, dtype, kv_heads: int, parameters=()) -> None:
-    """Forward and backward where the backend has both; forward alone for parts, whose sums may have no gradient."""
+    """Forward and backward where the backend has both; forward alone for parts, of whose sums flash has no gradient."""
     inputs, parameters = inputs_for(pos, dtype, kv_heads), list(parameters)
     skip_unless_able(backend, parts_of(*inputs[:2]), pos)
 
@@ -115,7 +132,8 @@ def test_a_backend_agrees_with_eager_in_fp64(any_spec, backend, layout, kv_heads
 @pytest.mark.parametrize("words", WORDS)
 @pytest.mark.parametrize("backend", KERNELS)
 def test_a_backend_agrees_on_every_word(backend, words, layout, dtype):
-    scores, pos = WORDS[words](), LAYOUTS[layout]()
+    pos = LAYOUTS[layout]()
+    scores = words_for(words, pos)
     compare(lambda q, k: [(q, k, scores)], pos, backend, dtype, 2)
 
 
@@ -123,7 +141,8 @@ def test_a_backend_agrees_on_every_word(backend, words, layout, dtype):
 @pytest.mark.parametrize("words", WORDS)
 @pytest.mark.parametrize("backend", KERNELS)
 def test_a_backend_returns_the_log_sum_exp(backend, words, layout):
-    scores, pos = WORDS[words](), LAYOUTS[layout]()
+    pos = LAYOUTS[layout]()
+    scores = words_for(words, pos)
     q, k, v = inputs_for(pos, torch.bfloat16, 2)
     skip_unless_able(backend, [(q, k, scores)] * 2, pos)
     with torch.no_grad():
@@ -133,7 +152,8 @@ def test_a_backend_returns_the_log_sum_exp(backend, words, layout):
     torch.testing.assert_close(sums.double(), exact, rtol=1e-3, atol=2e-2)  # products of bf16 are summed in fp32
 
 
-def test_flex_s_log_sum_exp_has_a_gradient():
+@pytest.mark.parametrize("backend", ["flex", "sdpa"])
+def test_a_log_sum_exp_has_its_gradient(backend):
     pos = plain(200)
 
     def run(name: str):
@@ -141,7 +161,14 @@ def test_flex_s_log_sum_exp_has_a_gradient():
 
     inputs = inputs_for(pos, torch.bfloat16)
     exact = gradients(run("eager"), [x.double() for x in inputs], [])
-    assert_close(gradients(run("flex"), inputs, []), exact, torch.bfloat16)
+    assert_close(gradients(run(backend), inputs, []), exact, torch.bfloat16)
+
+
+@pytest.mark.parametrize("backend", ["flex", "sdpa"])
+def test_a_learned_decay_gets_its_gradient(backend):
+    pos = plain(200)
+    learned = decay(200).requires_grad_()
+    compare(lambda q, k: [(q, k, Scores(decay=learned))], pos, backend, torch.bfloat16, 2, [learned])
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
@@ -172,7 +199,7 @@ def test_slopes_in_bf16_keep_their_precision_far_out(backend, tokens):
     assert_close([found], [eager.attend(q[:, :, -8:], k, v, scores, plain(tokens, queries=8))], torch.bfloat16)
 
 
-@pytest.mark.parametrize("words", ["slopes", "window", "bias"])
+@pytest.mark.parametrize("words", ["slopes", "window", "window and sinks", "bias"])
 def test_memory_grows_with_length_and_not_with_its_square(words):
     """T×T scores of 4 heads would be 2 GiB in bf16; inputs, output and gradients are 48 MiB."""
     scores, pos = WORDS[words](), plain(16384)

@@ -21,9 +21,6 @@ BACKENDS = {
 """A backend is a module with `can`, the words of `Scores` it runs; `refuses(scores, q, k, pos, lse)`, the reason why it
 cannot take this call, or None; and `attend(q, k, v, scores, pos, lse)`."""
 
-LARGEST = 2**28
-"""Scores that `auto` lets eager hold at once: 1 GiB in fp32."""
-
 Part = tuple[Tensor, Tensor, Scores]
 
 
@@ -57,48 +54,33 @@ def attend_parts(parts: list[Part], v: Tensor, pos: Positions, backend: str = "a
         q, k, scores = parts[0]
         return attend(q, k, v, scores, pos, backend)
     outs, sums = zip(*(attend(q, k, v, scores, pos, backend, lse=True) for q, k, scores in parts), strict=True)
-    shares = torch.stack(sums).softmax(0).nan_to_num().unbind()  # NaN: a query that sees nothing in any part
+    sums = torch.stack(sums)
+    # Of a query that sees nothing in any part there is nothing to share out, and no gradient.
+    shares = sums.masked_fill((sums == float("-inf")).all(0), 0.0).softmax(0).unbind()
     return sum(out * share[..., None].to(out.dtype) for out, share in zip(outs, shares, strict=True))
 
 
 def choose(scores: Scores, q: Tensor, k: Tensor, pos: Positions, backend: str = "auto", lse: bool = False) -> str:
     """The name of the backend to use."""
     if backend == "auto":
-        return automatic(scores, q, k, pos, lse)
+        return next(name for name in order(scores, q, pos, lse) if obstacle(name, scores, q, k, pos, lse) is None)
     if backend not in BACKENDS:
         raise LabError(f"no attention backend `{backend}`; there are auto, {', '.join(BACKENDS)}")
     if reason := obstacle(backend, scores, q, k, pos, lse):
-        able = [name for name in order(scores, q, pos) if obstacle(name, scores, q, k, pos, lse) is None]
+        able = [name for name in order(scores, q, pos, lse) if obstacle(name, scores, q, k, pos, lse) is None]
         raise LabError(f"attention: {backend} {reason}; {', '.join(able)} can, and auto picks {able[0]}")
     return backend
 
 
-def automatic(scores: Scores, q: Tensor, k: Tensor, pos: Positions, lse: bool) -> str:
-    """The first backend that is able; eager, which takes everything, only where its T×T matrix is small."""
-    for name in order(scores, q, pos):
-        if name != "eager" and obstacle(name, scores, q, k, pos, lse) is None:
-            return name
-    held = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
-    if held <= LARGEST:
-        return "eager"
-    reasons = "; ".join(
-        f"{name} {reason}" for name in BACKENDS if (reason := obstacle(name, scores, q, k, pos, lse)) is not None
-    )
-    raise LabError(
-        f"attention: auto finds only eager for {described(scores, q, k)}, which would hold all {held:.1e} scores at "
-        f"once. The others: {reasons}. Take a shorter length or a smaller batch; attention: eager has it so"
-    )
+def order(scores: Scores, q: Tensor, pos: Positions, lse: bool = False) -> list[str]:
+    """The backends in the order in which `auto` tries them; sdpa, which takes everything, before eager.
 
-
-def order(scores: Scores, q: Tensor, pos: Positions) -> list[str]:
-    """The backends in the order in which `auto` tries them.
-
-    On a CPU, sdpa runs what flex can, without compiling. On a GPU, sdpa is fast where it needs no mask, and else the
-    last before eager.
+    On a CPU, sdpa runs what flex can, without compiling. On a GPU, sdpa is fast where it needs no mask and no sum, and
+    else the last before eager.
     """
     if q.is_cpu:
         return [name for name in BACKENDS if name != "flex"]
-    late = {"eager": 2} if sdpa.at_once(scores, pos) else {"eager": 2, "sdpa": 1}
+    late = {"eager": 2} if sdpa.at_once(scores, pos) and not lse else {"eager": 2, "sdpa": 1}
     return sorted(BACKENDS, key=lambda name: late.get(name, 0))
 
 
@@ -121,7 +103,7 @@ def too_much(error: RuntimeError, name: str, scores: Scores, q: Tensor, k: Tenso
     """What did not fit, and what would."""
     asked = re.search(r"tried to allocate ([\d.]+ \w+)", str(error), re.IGNORECASE)
     wanted = f", asking for {asked[1]}" if asked else ""
-    leaner = [n for n in order(scores, q, pos) if n != "eager" and obstacle(n, scores, q, k, pos, lse) is None]
+    leaner = [n for n in order(scores, q, pos, lse) if n != "eager" and obstacle(n, scores, q, k, pos, lse) is None]
     other = f"attention: {leaner[0]}, which holds no T×T matrix, or " if name == "eager" and leaner else ""
     return (
         f"out of memory in attention: {name}, {described(scores, q, k)}{wanted}. Write {other}a smaller batch "

@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lab.attention import sdpa
+from lab.attention import channel
 from positional.base import Positions, Scores
 
-WORDS = frozenset({"slopes", "window", "beyond"})
+WORDS = frozenset({"slopes", "decay", "window", "beyond"})
 LARGEST = 256
 """The largest head size."""
 
@@ -72,25 +72,37 @@ def refuses(scores: Scores, q: Tensor, k: Tensor, pos: Positions, lse: bool, nat
             return "takes padded or packed tokens only where all of them ask, and without `beyond`"
         if not together(pos):
             return "takes segments only of tokens that follow one another"
-    if scores.slopes is None or (native and by_index(scores.slopes, pos)):
-        return None
-    if not (pos.causal and sdpa.rising(pos)):
+    by_key = channels(scores, pos, native)
+    if by_key.slopes is not None and not (pos.causal and channel.rising(pos)):
         return "runs slopes only where the keys a query sees lie behind it"
-    if q.shape[-1] + 8 > LARGEST:
-        return f"runs these slopes in channels of their own, and has none left beside a head size of {q.shape[-1]}"
+    if q.shape[-1] + room(by_key, q, k) > LARGEST:
+        words = " and ".join(sorted(by_key.needs))
+        return f"runs these {words} in channels of their own, and has too few left beside a head size of {q.shape[-1]}"
     return None
+
+
+def channels(scores: Scores, pos: Positions, native: bool) -> Scores:
+    """The words that are said in channels of their own."""
+    known = native and scores.slopes is not None and by_index(scores.slopes, pos)
+    return Scores(slopes=None if known else scores.slopes, decay=scores.decay)
+
+
+def room(by_key: Scores, q: Tensor, k: Tensor) -> int:
+    """How many channels these words take."""
+    return channel.width(by_key, q, q.shape[1] // k.shape[1])
 
 
 def attend(
     call: Call, q: Tensor, k: Tensor, v: Tensor, scores: Scores, pos: Positions, lse: bool, native: bool
 ) -> Tensor | tuple[Tensor, Tensor]:
     """See `lab.attention.attend`; `call` is the kernel, `native` whether it has an argument for slopes."""
-    scale, size, slopes, missed = q.shape[-1] ** -0.5, v.shape[-1], scores.slopes, None
-    if slopes is not None and not (native and by_index(slopes, pos)):
-        q, k, v = sdpa.extra_channel(q, k, v, slopes, pos, scale)
-        slopes, missed = None, sdpa.missed(slopes, pos)
-    elif slopes is not None and scores.beyond:
-        missed = slopes[:, None] * scores.beyond  # what the kernel, which does not see the gap, takes off too little
+    scale, size, by_key = q.shape[-1] ** -0.5, v.shape[-1], channels(scores, pos, native)
+    slopes = scores.slopes if by_key.slopes is None else None
+    missed = channel.missed(by_key, pos, q.dtype)
+    if by_key.needs:
+        q, k, v = channel.add(q, k, v, by_key, pos, scale)
+    if slopes is not None and scores.beyond:
+        missed = missed + slopes[:, None] * scores.beyond  # what the kernel, blind to the gap, takes off too little
     first, keys, window = reach(scores, pos)
     if keys < 1 or window == 0:
         out, sums = torch.zeros_like(q), q.new_full(q.shape[:3], float("-inf"), dtype=torch.float32)
@@ -100,9 +112,7 @@ def attend(
         out, sums = laid_out(call, q[:, :, first:], k[:, :, :keys], v[:, :, :keys], pos, options)
         out = F.pad(out, (0, 0, first, 0))
         sums = F.pad(sums, (first, 0), value=float("-inf")) if lse else None
-    if lse and missed is not None:
-        sums = sums - missed
-    return (out[..., :size], sums) if lse else out[..., :size]
+    return (out[..., :size], sums - missed) if lse else out[..., :size]
 
 
 def reach(scores: Scores, pos: Positions) -> tuple[int, int, int | None]:

@@ -24,15 +24,17 @@ def refuses(scores: Scores, q: Tensor, k: Tensor, pos: Positions, lse: bool) -> 
         return wrong
     if not installed():
         return "is not installed (pip install --pre flash-attn-4, in an environment without flash-attn)"
-    return flash.refuses(scores, q, k, pos, lse, native=False) or too_wide(scores, q)
+    return flash.refuses(scores, q, k, pos, lse, native=False) or too_wide(scores, q, k, pos)
 
 
-def too_wide(scores: Scores, q: Tensor) -> str | None:
-    """On Blackwell a head has up to 128 channels, those for slopes among them."""
-    wide = q.shape[-1] + (0 if scores.slopes is None else 8)
+def too_wide(scores: Scores, q: Tensor, k: Tensor, pos: Positions) -> str | None:
+    """On Blackwell a head has up to 128 channels, those for words among them."""
+    by_key = flash.channels(scores, pos, native=False)
+    wide = q.shape[-1] + flash.room(by_key, q, k)
     if wide <= 128 or not q.is_cuda or torch.cuda.get_device_capability(q.device)[0] == 9:
         return None
-    return f"takes head sizes up to 128 on Blackwell, slopes among them, not {wide}"
+    among = "".join(f", {word} among them" for word in sorted(by_key.needs))
+    return f"takes head sizes up to 128 on Blackwell{among}, not {wide}"
 
 
 def attend(

@@ -12,10 +12,11 @@ from torch._inductor.exc import InductorError
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
 
 from lab import LabError
+from lab.attention.chunk import learned
 from lab.attention.eager import grid
 from positional.base import ByDistance, Positions, Scores
 
-can = frozenset({"slopes", "window", "beyond", "bias", "keep"})
+can = frozenset({"slopes", "decay", "window", "sinks", "beyond", "bias", "keep"})
 
 BLOCK = 128
 """Queries, and keys, a block."""
@@ -36,19 +37,13 @@ def refuses(scores: Scores, q: Tensor, k: Tensor, pos: Positions, lse: bool) -> 
 
 
 def refuses_on_cpu(scores: Scores, q: Tensor, k: Tensor, lse: bool) -> str | None:
-    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or learned(scores, q)):
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or learned(scores, q, k)):
         return "runs only forward on a CPU, without gradients (torch.no_grad())"
     if lse:
         return "returns no log-sum-exp on a CPU"
     if q.dtype == torch.float64:
         return "takes fp16, bf16 or fp32, not float64"
     return None if compiles() else "needs a C++ compiler on a CPU (install g++)"
-
-
-def learned(scores: Scores, q: Tensor) -> bool:
-    """Whether what is added to the scores has a gradient, seen by the first pair."""
-    bias = None if scores.bias is None else scores.bias(*grid(1, 1, 1, 1, q.device))
-    return any(x is not None and x.requires_grad for x in (scores.slopes, bias))
 
 
 @cache
@@ -101,15 +96,19 @@ def compiled() -> Callable:
 
 
 def added(scores: Scores, pos: Positions, heads: int) -> Callable | None:
-    """(score, b, h, i, j) -> score with slopes and bias."""
-    slopes, bias = scores.slopes, bias_of(scores, pos, heads)
-    if slopes is None and bias is None:
+    """(score, b, h, i, j) -> score with slopes, decay and bias."""
+    slopes, decay, bias = scores.slopes, scores.decay, bias_of(scores, pos, heads)
+    if slopes is None and decay is None and bias is None:
         return None
-    distance = distance_of(pos)
+    distance, ahead = distance_of(pos), offset(pos)
+    same = decay is not None and len(decay) == 1
 
     def score_mod(score, b, h, i, j):
         if slopes is not None:
             score = score - slopes[h] * distance(b, i, j).abs()
+        if decay is not None:
+            row = b * 0 if same else b
+            score = score - (decay[row, h, i + ahead] - decay[row, h, j])
         return score if bias is None else score + bias(b, h, i, j)
 
     return score_mod
@@ -144,14 +143,14 @@ def blocks(scores: Scores, pos: Positions, batch: int, heads: int) -> BlockMask 
     """Who sees whom, block by block; the same for all layers that say the same."""
     if not pos.causal and pos.segments is None and not scores.needs & {"window", "beyond", "keep"}:
         return None
-    key = "flex", scores.window, scores.beyond, scores.keep, batch, heads
+    key = "flex", scores.window, scores.sinks, scores.beyond, scores.keep, batch, heads
     return pos.once(key, lambda: block_mask(sees(scores, pos), pos, batch, heads))
 
 
 def sees(scores: Scores, pos: Positions) -> Callable:
     """(b, h, i, j) -> whether the query sees the key."""
-    window, keep, segments, ahead = scores.window, scores.keep, pos.segments, offset(pos)
-    shared = segments is not None and len(segments) == 1
+    window, sinks, keep, segments, ahead = scores.window, scores.sinks, scores.keep, pos.segments, offset(pos)
+    ids, shared, alike = pos.ids, segments is not None and len(segments) == 1, len(pos.ids) == 1
     nearest = 0 if pos.causal else -FAR if window is None else 1 - window
     if scores.beyond is not None:
         nearest = max(nearest, scores.beyond)
@@ -160,7 +159,10 @@ def sees(scores: Scores, pos: Positions) -> Callable:
         behind = i + ahead - j
         seen = behind >= nearest
         if window is not None:
-            seen = seen & (behind < window)
+            near = behind < window
+            if sinks is not None:
+                near = near | (ids[b * 0 if alike else b, j] < sinks)
+            seen = seen & near
         if segments is not None:
             row = b * 0 if shared else b
             seen = seen & (segments[row, i + ahead] == segments[row, j])
