@@ -2,18 +2,14 @@
 
 # B batch · T tokens · H heads · D head size · C width · P how far all positions are shifted
 
-import json
 import math
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from transformers import LlamaConfig
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 from transformers.models.t5.modeling_t5 import T5Attention
 
@@ -21,9 +17,7 @@ from lab.attention import eager
 from positional import Positions, SchemeError, Shape, build
 from positional.alibi import slopes
 from positional.build import summary
-from positional.rope import turned
 
-VECTORS = json.loads(Path(__file__).with_name("rope_vectors.json").read_text())
 ABSOLUTE = {"sinusoidal", "learned"}
 """Kinds whose output depends on where the text begins. Every other kind claims that it does not."""
 FAR = 131072
@@ -35,11 +29,6 @@ def of(kind: str, shape: Shape, **options):
 
 def heads_of(size: int, heads: int = 1, train_length: int = 512) -> Shape:
     return Shape(size * heads, heads, heads, 2, train_length)
-
-
-def lanes(kind: str, size: int, length: int = 1, **options) -> np.ndarray:
-    """The frequencies of a head of this size, (D/2,) float64."""
-    return of(kind, heads_of(size), **options).frequencies(length).numpy()
 
 
 def at(ids: Tensor) -> Positions:
@@ -90,6 +79,8 @@ def test_shifting_all_positions_changes_nothing(any_spec, shape, shift):
     if any_spec["kind"] in ABSOLUTE:
         pytest.skip("an absolute encoding")
     scheme = randomised(build(any_spec, shape))
+    if not scheme.prefix_consistent:
+        pytest.skip("depends on the longest position")
     here, there = (output(scheme, shape, at(torch.arange(20) + p)) for p in (0, shift))
     # Cosines and sines are fp32 whatever the inputs: 6e-8 each, times a score of a few units.
     torch.testing.assert_close(there, here, rtol=0, atol=2e-6)
@@ -102,14 +93,6 @@ def test_shifting_all_positions_changes_an_absolute_encoding(kind, shape):
     assert (there - here).abs().max() > 0.1  # else the kind belongs among those that claim it
 
 
-@pytest.mark.parametrize("kind", ["rope-linear", "rope-ntk"])
-def test_an_auto_factor_depends_on_the_longest_position(kind, shape):
-    scheme = of(kind, shape, factor="auto")
-    here, there = (output(scheme, shape, at(torch.arange(20) + p)) for p in (0, 1000))
-    assert (there - here).abs().max() > 0.1
-    assert not scheme.prefix_consistent and of(kind, shape, factor=8).prefix_consistent
-
-
 def test_the_order_of_the_tokens_matters(any_spec, shape):
     """All tell two tokens apart when they trade positions before a third, but for NoPE and what counts tokens."""
     scheme, ids = randomised(build(any_spec, shape)), torch.arange(3)
@@ -119,7 +102,8 @@ def test_the_order_of_the_tokens_matters(any_spec, shape):
 
 
 def test_a_long_input_leaves_no_trace_on_a_short_one(any_spec, shape):
-    scheme, longest = randomised(build(any_spec, shape)), build(any_spec, shape).limit or 500
+    scheme = randomised(build(any_spec, shape))
+    longest = min(scheme.limit or 500, 500)
     alone = output(scheme, shape, Positions.first(20))
     output(scheme, shape, Positions.first(longest))
     assert torch.equal(output(scheme, shape, Positions.first(20)), alone)
@@ -348,126 +332,6 @@ def test_a_window_refuses_what_is_none(shape, window, sinks):
     assert refusal({"kind": "window", "window": window, "sinks": sinks}, shape) == (
         f"window must be at least 1 and sinks not negative, got window {window} and sinks {sinks}; 512 and 4 are usual"
     )
-
-
-# rope
-
-
-def test_rope_turns_the_published_vector():
-    x = torch.arange(1.0, 9.0).expand(1, 1, 1, 8)
-    wanted = [5.07828356, -1.12138811, 2.64639660, 3.95995017, 0.45938665, 6.22434645, 7.14118933, 8.01989992]
-    for turned_x in of("rope", heads_of(8)).rotate(x, x, at(torch.tensor([5]))):
-        torch.testing.assert_close(turned_x[0, 0, 0], torch.tensor(wanted), rtol=0, atol=1e-6)  # 2 ulp of fp32 at 8
-
-
-@pytest.mark.parametrize("base", [10000.0, 500000.0])
-def test_rope_turns_queries_and_keys_like_llama(base):
-    config = LlamaConfig(
-        hidden_size=64, num_attention_heads=1, rope_parameters={"rope_type": "default", "rope_theta": base}
-    )
-    q, k, ids = torch.randn(2, 1, 9, 64), torch.randn(2, 1, 9, 64), torch.randint(0, 500, (2, 9))
-    theirs = apply_rotary_pos_emb(q, k, *LlamaRotaryEmbedding(config)(q, ids))
-    ours = of("rope", heads_of(64), base=base).rotate(q, k, Positions(ids, 9, 500, contiguous=False))
-    for mine, wanted in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(mine, wanted, rtol=0, atol=2e-4)  # Llama's fp32 angles: 500 · 6e-8, on values to 4
-
-
-def test_rope_turns_the_last_queries_by_their_own_positions():
-    scheme, q, k = of("rope", heads_of(8)), torch.randn(1, 1, 5, 8), torch.randn(1, 1, 5, 8)
-    whole, keys = scheme.rotate(q, k, Positions.first(5))
-    last, same = scheme.rotate(q[:, :, 3:], k, Positions.first(5, queries=2))
-    assert torch.equal(last, whole[:, :, 3:]) and torch.equal(same, keys)
-
-
-@pytest.mark.parametrize("size", [64, 128])
-@pytest.mark.parametrize(
-    ("kind", "options", "row"),
-    [("rope", {}, "default"), ("rope-linear", {"factor": 8}, "linear_f8"), ("rope-ntk", {"factor": 8}, "ntk_aware_f8")],
-)
-def test_frequencies_are_the_reference_vectors(size, kind, options, row):
-    for length in (512, 4096):  # with a factor that is given, the length being run changes nothing
-        found = of(kind, heads_of(size), **options).frequencies(length)
-        assert found.dtype == torch.float64
-        np.testing.assert_allclose(found.numpy(), VECTORS[f"d{size}"][row], rtol=1e-12)  # float64 against float64
-
-
-@pytest.mark.parametrize(("length", "factor"), [(1, 1), (511, 1), (512, 1), (513, 513 / 512), (4096, 8)])
-@pytest.mark.parametrize("kind", ["rope-linear", "rope-ntk"])
-def test_an_auto_factor_is_length_over_train_length_and_at_least_one(kind, length, factor):
-    found = lanes(kind, 64, length, factor="auto")
-    np.testing.assert_allclose(found, lanes(kind, 64, length, factor=factor), rtol=1e-15)
-    assert found[-1] == pytest.approx(lanes("rope", 64)[-1] / factor, rel=1e-14)
-
-
-@pytest.mark.parametrize("kind", ["rope-linear", "rope-ntk"])
-def test_factor_one_is_plain_rope(kind, shape):
-    q = torch.randn(1, 4, 9, 16)
-    plain, stretched = (
-        scheme.rotate(q, q, Positions.first(9)) for scheme in (of("rope", shape), of(kind, shape, factor=1))
-    )
-    assert torch.equal(stretched[0], plain[0]) and torch.equal(stretched[1], plain[1])
-
-
-@pytest.mark.parametrize("size", [4, 64, 128])
-@pytest.mark.parametrize("factor", [2, 8, 31.5])
-def test_ntk_keeps_the_first_lane_and_slows_the_last_by_the_factor(size, factor):
-    plain, ntk, linear = (
-        lanes("rope", size),
-        lanes("rope-ntk", size, factor=factor),
-        lanes("rope-linear", size, factor=factor),
-    )
-    assert ntk[0] == 1
-    assert ntk[-1] == pytest.approx(plain[-1] / factor, rel=1e-14)
-    np.testing.assert_allclose(linear, plain / factor, rtol=1e-15)
-
-
-@pytest.mark.parametrize("size", [4, 64, 128])
-def test_ntk_is_rope_with_a_larger_base(size):
-    larger = 10000.0 * 8 ** (size / (size - 2))
-    np.testing.assert_allclose(lanes("rope-ntk", size, factor=8), lanes("rope", size, base=larger), rtol=1e-13)
-
-
-@pytest.mark.parametrize("kind", ["rope", "rope-linear", "rope-ntk"])
-def test_angles_are_right_to_fp32_at_position_131072(kind):
-    scheme = of(kind, heads_of(128)) if kind == "rope" else of(kind, heads_of(128), factor=8)
-    row = {"rope": "default", "rope-linear": "linear_f8", "rope-ntk": "ntk_aware_f8"}[kind]
-    ids = np.array([FAR - 1, FAR])
-    angles = ids[:, None] * np.array(VECTORS["d128"][row])
-    cos, sin = (part[0, 0].double().numpy() for part in scheme.turn(torch.tensor(ids)[None], max(ids) + 1))
-    # fp32 rounds a cosine by 3e-8; an fp32 angle would be off by 4e-3. float64 angles: 131072 · 2e-16, nothing.
-    np.testing.assert_allclose(cos, np.cos(angles), rtol=0, atol=4e-8)
-    np.testing.assert_allclose(sin, np.sin(angles), rtol=0, atol=4e-8)
-
-
-def test_turning_half_precision_is_done_in_fp32():
-    x, angle = torch.randn(1, 1, 50, 8).bfloat16(), torch.rand(1, 1, 50, 4)
-    exact = turned(x.float(), angle.cos(), angle.sin())
-    assert torch.equal(turned(x, angle.cos(), angle.sin()), exact.bfloat16())
-
-
-@pytest.mark.parametrize("kind", ["rope", "rope-linear", "rope-ntk"])
-def test_rope_refuses_what_it_cannot_turn(kind):
-    spec = {"kind": kind} if kind == "rope" else {"kind": kind, "factor": 8}
-    before = "" if kind == "rope" else f"{kind}: "
-    assert refusal(spec, heads_of(7, heads=4)) == (
-        f"{before}rope turns pairs of channels and needs an even head size, got 7 (width 28 / heads 4)"
-    )
-    for base in (1, 0.5, -10):
-        message = refusal(spec | {"base": base}, heads_of(8))
-        assert message == f"{before}rope: base must be above 1, got {base}; the paper's is 10000"
-
-
-@pytest.mark.parametrize("kind", ["rope-linear", "rope-ntk"])
-@pytest.mark.parametrize("factor", [0.99, 0, -8])
-def test_a_factor_below_one_is_refused(kind, factor, shape):
-    assert refusal({"kind": kind, "factor": factor}, shape) == (
-        f"{kind}: factor must be at least 1, or auto, got {factor}; 8 is for inputs 8 × the train length"
-    )
-
-
-def test_ntk_refuses_a_head_of_one_lane():
-    message = refusal({"kind": "rope-ntk", "factor": 8}, heads_of(2))
-    assert message == "rope-ntk needs a head size above 2: with one lane there is none to keep and none to stretch"
 
 
 # It was not always so: YAML's .nan and .inf are floats; the comparisons that should refuse them are false for NaN, and
