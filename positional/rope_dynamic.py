@@ -9,7 +9,7 @@ from positional.rope_ntk import RopeNTK
 class RopeDynamic(RopeNTK):
     """NTK-aware scaling by s·L/L0 - (s-1) at L tokens, where L0 is the train length; up to L0, plain RoPE.
 
-    factor: s, how fast the base grows (transformers: 1 to 8). At L = s·L0 lanes slow down by s² - s + 1, not by s.
+    factor: s, how fast that grows. At L = s·L0 it is s² - s + 1, not s: 57 for a factor of 8.
     The length is that of the whole input, so what follows a token changes it, and so does each generated token.
     """
 
