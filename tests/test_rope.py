@@ -15,6 +15,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.gpt_neox import modeling_gpt_neox
 from transformers.models.llama import modeling_llama
 
+from lab.config import read
 from positional import Positions, SchemeError
 from positional.build import find, kinds
 from positional.extension import Extension
@@ -280,6 +281,16 @@ def test_partial_turns_queries_and_keys_like_gpt_neox(share):
     for mine, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(mine, other, rtol=0, atol=2e-4)  # as above
         assert torch.equal(mine[..., int(64 * share) :], other[..., int(64 * share) :])
+
+
+# configurations
+
+
+@pytest.mark.parametrize("kind", [kind for kind in kinds() if "rope" in kind or kind == "xpos"])
+def test_a_config_of_its_name_trains_each_kind(kind):
+    run = read(Path(__file__).parents[1] / "configs" / "schemes" / f"{kind}.yaml")
+    spec = run.model.positional
+    assert run.name == kind == (spec if isinstance(spec, str) else spec["kind"])
 
 
 # rope
@@ -708,14 +719,13 @@ def test_resonance_keeps_what_stands_still_and_what_depends_on_the_length(shape)
     ("inner", "name"),
     [
         ("alibi", "ALiBi"),
-        ("nope", "Scheme"),
+        ("nope", "NoPE"),
         ("xpos", "XPos"),
         ({"kind": "self-extend", "group": 2, "window": 9}, "SelfExtend"),
     ],
     ids=str,
 )
 def test_resonance_refuses_what_does_more_than_turn(inner, name, shape):
-    name = type(of("nope", shape)).__name__ if inner == "nope" else name
     assert refusal({"kind": "rope-resonance", "of": inner}, shape) == (
         f"rope-resonance: of must be a kind of RoPE that says frequencies alone, such as rope or rope-yarn, got {name}"
     )
