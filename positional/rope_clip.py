@@ -25,11 +25,11 @@ class RopeClip(Rope):
                 f"lanes must be 2 to {shape.head_dim // 2}, the lanes of a head, got {lanes}; "
                 "left out, those that turn less than once within the train length"
             )
-        self.lanes = lanes
+        radians = [self.base ** (-i / shape.head_dim) * shape.train_length for i in range(0, shape.head_dim, 2)]
+        self.lanes = sum(one < 2 * math.pi for one in radians) if lanes is None else lanes
 
     def frequencies(self, length: int) -> Tensor:
         plain = super().frequencies(length)
-        partial = int((plain * self.shape.train_length < 2 * math.pi).sum())
-        clipped = partial if self.lanes is None else self.lanes
-        fade = (1 + torch.linspace(0, math.pi, clipped, dtype=torch.float64).cos()) / 2
-        return torch.cat([plain[: len(plain) - clipped], plain[len(plain) - clipped :] * fade])
+        whole = len(plain) - self.lanes
+        fade = (1 + torch.linspace(0, math.pi, self.lanes, dtype=torch.float64).cos()) / 2
+        return torch.cat([plain[:whole], plain[whole:] * fade])
