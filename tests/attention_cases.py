@@ -100,7 +100,7 @@ def made(spec, shape: Shape):
 
 def through(scheme, inputs: list[Tensor], pos: Positions, backend: str) -> Tensor:
     """A layer's attention as the model runs it."""
-    return attend_parts(scheme.parts(*inputs[:2], pos), inputs[2], pos, backend)
+    return attend_parts(scheme.at(pos.layer).parts(*inputs[:2], pos), inputs[2], pos, backend)
 
 
 def with_gradients(run, inputs: list[Tensor], parameters=()) -> list[Tensor]:
