@@ -25,6 +25,7 @@ class LambdaMask(Rope):
                 f"window must be between 1 and the train length {shape.train_length} and sinks not negative, got "
                 f"window {self.window} and sinks {sinks}; the paper's are the train length and 10 to 100"
             )
+        self.reach = None if sinks else self.window
 
     def parts(self, q: Tensor, k: Tensor, pos: Positions) -> list[tuple[Tensor, Tensor, Scores]]:
         near, cap = self.rotate(q, k, pos), self.shape.train_length

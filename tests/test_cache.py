@@ -46,6 +46,11 @@ MORE = {
     "alibi+window": ["alibi", {"kind": "window", "window": 6}],
     "relative+window": ["relative", {"kind": "window", "window": 6}],
     "rope+relative": ["rope", "relative"],
+    "local and global": {"kind": "alternate", "schemes": [["rope", {"kind": "window", "window": 6}], "nope"]},
+    "two windows": {"kind": "alternate", "schemes": [{"kind": "window", "window": n} for n in (3, 9)]},
+    "rope in chunks": {"kind": "dual-chunk", "chunk": 5},
+    "rope+first tokens": {"kind": "lambda-mask", "window": 5, "sinks": 2},
+    "learned+local and global": ["learned", {"kind": "alternate", "schemes": ["relative", "alibi"]}],
 }
 MAKES = {"plain": {}, "grouped and normed": {"kv_heads": 2, "qk_norm": True}}
 SIZES = {"one by one": 1, "by three": 3, "by seven": 7, "whole": T}
@@ -222,6 +227,11 @@ def test_without_a_window_all_is_kept(any_spec):
     model = made(any_spec)
     _, cache = in_pieces(model, tokens(), pieces(7))
     assert kept(cache) == ([8, 8] if any_spec["kind"] == "window" else [T, T])
+
+
+def test_layers_that_take_turns_keep_each_its_own():
+    for name, counts in {"local and global": [5, T], "two windows": [2, 8], "rope in chunks": [T, T]}.items():
+        assert kept(in_pieces(made(MORE[name]), tokens(), pieces(7))[1]) == counts
 
 
 def test_sinks_keep_all():
