@@ -92,7 +92,8 @@ class Positions:
 
 def row_of(shared: Tensor, b: Tensor) -> Tensor:
     """The row of a (B or 1, T) tensor that holds batch b."""
-    return b if shared.shape[0] > 1 else torch.zeros((), dtype=b.dtype, device=b.device)
+    # As many dimensions as b: an index tensor of none would be read as a number, which ends a compiled graph.
+    return b if shared.shape[0] > 1 else torch.zeros((1,) * b.dim(), dtype=b.dtype, device=b.device)
 
 
 class ByDistance:
@@ -110,7 +111,7 @@ class ByDistance:
 
 
 AtRows = Callable[[Tensor, Tensor], Tensor]
-"""(c,) query and (K,) key indices -> (B or 1, H, c, K): for what is made of whole rows and cannot be read by pairs."""
+"""(c,) query and (K,) key indices, both consecutive -> (B or 1, H, c, K): what is made of whole rows, not by pairs."""
 
 
 @dataclass(frozen=True)
