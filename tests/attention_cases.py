@@ -2,6 +2,7 @@
 
 # B batch · T tokens (keys) · Q queries (the last Q of the T) · H query heads · G key heads · D head size
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -98,9 +99,22 @@ def made(spec, shape: Shape):
     return scheme
 
 
+def noted(scheme, pos: Positions, k: Tensor) -> Positions:
+    """The positions with what the scheme notes of the tokens, whose hidden states are here their keys."""
+    if not scheme.notes:
+        return pos
+    x = k.repeat_interleave(scheme.shape.heads // k.shape[1], 1).transpose(1, 2).flatten(2)  # (B, T, C)
+    return replace(pos, notes=scheme.note(x, pos))
+
+
+def parts_of(scheme, q: Tensor, k: Tensor, pos: Positions) -> list[Part]:
+    """What a layer hands to attention, as in the model."""
+    return scheme.parts(q, k, noted(scheme, pos, k))
+
+
 def through(scheme, inputs: list[Tensor], pos: Positions, backend: str) -> Tensor:
     """A layer's attention as the model runs it."""
-    return attend_parts(scheme.parts(*inputs[:2], pos), inputs[2], pos, backend)
+    return attend_parts(parts_of(scheme, *inputs[:2], pos), inputs[2], pos, backend)
 
 
 def with_gradients(run, inputs: list[Tensor], parameters=()) -> list[Tensor]:

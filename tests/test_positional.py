@@ -5,6 +5,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +25,10 @@ from positional.build import summary
 from positional.rope import turned
 
 VECTORS = json.loads(Path(__file__).with_name("rope_vectors.json").read_text())
-ABSOLUTE = {"sinusoidal", "learned"}
+ABSOLUTE = {"sinusoidal", "learned", "fire", "logn", "ssmax"}
 """Kinds whose output depends on where the text begins. Every other kind claims that it does not."""
+COUNTING = {"nope", "window", "logn", "ssmax", "fox", "cable", "cope-contextual"}
+"""Kinds that never read where the earlier tokens sit, or only count them."""
 FAR = 131072
 
 
@@ -52,7 +55,9 @@ def output(scheme, shape: Shape, pos: Positions, dtype=torch.float64) -> Tensor:
     draw = torch.Generator().manual_seed(1)
     x = torch.randn(1, pos.tokens, shape.width, dtype=torch.float64, generator=draw).to(dtype)
     mix = torch.randn(3, shape.width, shape.width, dtype=torch.float64, generator=draw).to(dtype) / shape.width**0.5
-    q, k, v = (scheme.embed(x, pos) @ mix).unflatten(-1, (shape.heads, -1)).transpose(-2, -3).unsqueeze(1)
+    x = scheme.embed(x, pos)
+    q, k, v = (x @ mix).unflatten(-1, (shape.heads, -1)).transpose(-2, -3).unsqueeze(1)
+    pos = replace(pos, notes=scheme.note(x, pos))
     q, k = scheme.rotate(q, k, pos)
     return eager.attend(q, k, v, scheme.scores(q, k, pos), pos)
 
@@ -98,7 +103,8 @@ def test_shifting_all_positions_changes_nothing(any_spec, shape, shift):
 @pytest.mark.parametrize("kind", sorted(ABSOLUTE))
 def test_shifting_all_positions_changes_an_absolute_encoding(kind, shape):
     scheme = randomised(of(kind, shape))
-    here, there = (output(scheme, shape, at(torch.arange(20) + p)) for p in (0, 30))
+    shift = 30 if scheme.limit else 1000  # past the train length, where logn begins
+    here, there = (output(scheme, shape, at(torch.arange(20) + p)) for p in (0, shift))
     assert (there - here).abs().max() > 0.1  # else the kind belongs among those that claim it
 
 
@@ -115,7 +121,7 @@ def test_the_order_of_the_tokens_matters(any_spec, shape):
     scheme, ids = randomised(build(any_spec, shape)), torch.arange(3)
     straight, traded = (output(scheme, shape, at(ids[order])) for order in ([0, 1, 2], [1, 0, 2]))
     difference = (straight - traded)[:, :, -1].abs().max()
-    assert difference == 0 if any_spec["kind"] in ("nope", "window") else difference > 1e-3
+    assert difference == 0 if any_spec["kind"] in COUNTING else difference > 1e-3
 
 
 def test_a_long_input_leaves_no_trace_on_a_short_one(any_spec, shape):
@@ -143,6 +149,9 @@ def test_casting_to_bf16_changes_no_angle_slope_or_sinusoid(any_spec, shape):
     exact.load_state_dict(cast.state_dict())  # both hold the same rounded values
     x, q = torch.randn(1, len(ids), 64).bfloat16(), torch.randn(1, 4, len(ids), 16).bfloat16()
     pos = at(ids)
+    notes = cast.note(x, pos), exact.note(x.float(), pos)
+    assert notes == (None, None) or torch.equal(*notes)
+    pos = replace(pos, notes=notes[0])
     assert_rounded(cast.embed(x, pos), exact.embed(x.float(), pos))
     for half, full in zip(cast.rotate(q, q, pos), exact.rotate(q.float(), q.float(), pos), strict=True):
         assert_rounded(half, full)
@@ -153,6 +162,11 @@ def test_casting_to_bf16_changes_no_angle_slope_or_sinusoid(any_spec, shape):
         assert torch.equal(said.slopes, wanted.slopes)
     if wanted.bias is not None:
         assert torch.equal(said.bias(*pair).float(), wanted.bias(*pair))
+    if wanted.decay is not None:
+        assert torch.equal(said.decay, wanted.decay)
+    if wanted.rows is not None:
+        every = torch.arange(len(ids))
+        assert torch.equal(said.rows(every, every), wanted.rows(every, every))
 
 
 def assert_rounded(half: Tensor, full: Tensor) -> None:
