@@ -26,6 +26,7 @@ class CopeContextual(Scheme):
         k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)  # (B, H, D, T)
         last, token = len(table) - 1, torch.arange(pos.tokens, device=q.device)
 
+        @torch.autocast(q.device.type, enabled=False)
         def rows(i: Tensor, j: Tensor) -> Tensor:
             # Over all keys, not the K asked for alone: those between them and the query count too.
             own = i[:, None] + pos.tokens - pos.queries

@@ -23,9 +23,11 @@ class RelativeShaw(Scheme):
 
     def scores(self, q: Tensor, k: Tensor, pos: Positions) -> Scores:
         exact, farthest = torch.promote_types(q.dtype, torch.float32), self.farthest
-        products = q.to(exact) @ self.table[pos.layer].to(exact).T * q.shape[-1] ** -0.5  # (B, H, Q, 2·farthest + 1)
+        with torch.autocast(q.device.type, enabled=False):
+            products = q.to(exact) @ self.table[pos.layer].to(exact).T  # (B, H, Q, 2·farthest + 1)
 
         def bias(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            return products[b, h, i, pos.distance(b, i, j).clamp(-farthest, farthest) + farthest]
+            distance = pos.distance(b, i, j).clamp(-farthest, farthest)
+            return products[b, h, i, distance + farthest] * q.shape[-1] ** -0.5
 
         return Scores(bias=bias)

@@ -31,8 +31,10 @@ class RelativeXL(Scheme):
         nearest = 0 if pos.causal else -farthest
         distances = torch.arange(nearest, farthest + 1, device=q.device)
         sinusoids = pos.once((self, "sinusoids"), lambda: self.sinusoids(distances)).to(exact)  # (N, C)
-        vectors = sinusoids @ self.weight[pos.layer].to(exact).transpose(-1, -2)  # (H, N, D)
+        with torch.autocast(q.device.type, enabled=False):
+            vectors = sinusoids @ self.weight[pos.layer].to(exact).transpose(-1, -2)  # (H, N, D)
 
+        @torch.autocast(q.device.type, enabled=False)
         def rows(i: Tensor, j: Tensor) -> Tensor:
             distance = pos.of_queries[:, i, None] - pos.ids[:, None, j]  # (B or 1, c, K)
             known, first = vectors, nearest

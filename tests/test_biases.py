@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lab.attention import eager, sdpa
 from positional import Positions, SchemeError, Shape, build
+from positional.fire import lines
 
 T, H, D = 24, 4, 16
 SHAPE = Shape(width=H * D, heads=H, kv_heads=2, layers=2, train_length=64)
@@ -199,6 +200,20 @@ def test_fire_stretches_every_query_past_the_threshold_over_all_that_it_sees():
     assert (rows[0, :, 255, 253] - near[0]).abs().max() > 1e-2
 
 
+def test_fire_s_lines_are_its_hidden_units_with_their_gradients():
+    weight, bias, out, x = (torch.randn(n, dtype=torch.float64) for n in (32, 32, (32, 5), (7, 40)))
+    weight[3] = -weight[3].abs()  # a unit that stops where others start
+    inputs = [tensor.requires_grad_() for tensor in (weight, bias, out, x)]
+    points, slope, height = lines(*inputs[:3])
+    line = torch.searchsorted(points, x.detach())
+    found = slope[line] * x[..., None] + height[line]
+    wanted = (x[..., None] * weight + bias).relu() @ out
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+    mix = torch.randn_like(wanted)
+    for mine, exact in zip(*(torch.autograd.grad((y * mix).sum(), inputs) for y in (found, wanted)), strict=True):
+        torch.testing.assert_close(mine, exact, rtol=0, atol=1e-11)
+
+
 def test_fire_s_threshold_is_a_quarter_of_the_train_length_as_in_the_paper():
     assert of("fire", Shape(64, 4, 4, 2, 2048)).threshold == 512 and of("fire", threshold=100).threshold == 100
     message = refusal({"kind": "fire", "threshold": 0})
@@ -274,6 +289,22 @@ def test_rows_can_be_had_in_pieces(kind, layout, causal):
     for queries, keys in [(slice(3, 9), slice(0, 13)), (slice(7, 8), slice(4, 5)), (slice(0, 20), slice(5, 24))]:
         whole, part = rows(i, j)[:, :, queries, keys], rows(i[queries], j[keys])
         torch.testing.assert_close(part, whole, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["kerple", "sandwich", "relative-shaw", "relative-xl", "fire", "cope-contextual"])
+def test_a_bias_is_fp32_in_a_step_that_is_not(kind):
+    """Autocast would do its products in bf16, which leaves 3 digits."""
+    scheme, pos = made(kind, SHAPE), Positions.first(T)
+    q, k, _ = (x.bfloat16() for x in random_inputs(pos, kv_heads=2))
+    found = []
+    for enabled in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            said = scheme.scores(q, k, pos)
+            pairs = (
+                said.bias(*eager.grid(2, H, T, T, "cpu")) if said.rows is None else said.rows(*[torch.arange(T)] * 2)
+            )
+        found.append(pairs)
+    assert found[1].dtype == torch.float32 and torch.equal(*found)
 
 
 def test_transformer_xl_looks_ahead_by_negative_distances():
