@@ -4,7 +4,6 @@
 
 import json
 import math
-import re
 from pathlib import Path
 
 import numpy as np
@@ -17,15 +16,17 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 from transformers.models.t5.modeling_t5 import T5Attention
 
+from lab import check
 from lab.attention import eager
 from positional import Positions, SchemeError, Shape, build
 from positional.alibi import slopes
-from positional.build import summary
 from positional.rope import turned
 
 VECTORS = json.loads(Path(__file__).with_name("rope_vectors.json").read_text())
-ABSOLUTE = {"sinusoidal", "learned"}
-"""Kinds whose output depends on where the text begins. Every other kind claims that it does not."""
+ABSOLUTE = {"sinusoidal", "learned", "self-extend", "fire", "logn", "ssmax"}
+"""Kinds whose output depends on where the text begins: self-extend groups positions. No other kind's does."""
+ORDERLESS = {"nope", "window", "logn", "ssmax", "pose", "random-positions"}
+"""Kinds to which two tokens that trade places before a third are the same."""
 FAR = 131072
 
 
@@ -74,32 +75,20 @@ def refusal(spec, shape: Shape) -> str:
 # every kind
 
 
-def test_line_one_says_what_a_kind_does_and_names_its_paper(any_spec):
-    line = summary(any_spec["kind"])
-    name, _, rest = line.partition(": ")
-    assert len(line) <= 114 and name and len(rest.split()) >= 5  # 120 with its quotes
-    assert re.search(r"\([A-Z][\w\- ]+ (et al\. |and \w+ )?(19|20)\d\d, (arXiv:\d{4}\.\d{4,5}|[A-Z]\w+)\)\.$", line)
-
-
-def test_a_kind_keeps_no_buffers(any_spec, shape):
-    assert not list(build(any_spec, shape).buffers())
-
-
-@pytest.mark.parametrize("shift", [1, 1000, FAR])
-def test_shifting_all_positions_changes_nothing(any_spec, shape, shift):
-    if any_spec["kind"] in ABSOLUTE:
-        pytest.skip("an absolute encoding")
-    scheme = randomised(build(any_spec, shape))
-    here, there = (output(scheme, shape, at(torch.arange(20) + p)) for p in (0, shift))
-    # Cosines and sines are fp32 whatever the inputs: 6e-8 each, times a score of a few units.
-    torch.testing.assert_close(there, here, rtol=0, atol=2e-6)
-
-
-@pytest.mark.parametrize("kind", sorted(ABSOLUTE))
-def test_shifting_all_positions_changes_an_absolute_encoding(kind, shape):
-    scheme = randomised(of(kind, shape))
-    here, there = (output(scheme, shape, at(torch.arange(20) + p)) for p in (0, 30))
-    assert (there - here).abs().max() > 0.1  # else the kind belongs among those that claim it
+@pytest.mark.parametrize("name", check.PROPERTIES)
+def test_every_property_holds(any_spec, shape, name):
+    """What `lab check` tries on a user's own encoding."""
+    try:
+        found = check.PROPERTIES[name](any_spec, shape)
+    except check.Skips as reason:
+        pytest.skip(str(reason))
+    kind = any_spec["kind"]
+    if name == "shift":
+        assert ("absolute" in (found or "")) == (kind in ABSOLUTE), found
+    if name == "order":
+        assert (found is not None) == (kind in ORDERLESS), found
+    if name == "paper":
+        assert found is None
 
 
 @pytest.mark.parametrize("kind", ["rope-linear", "rope-ntk"])
@@ -110,21 +99,6 @@ def test_an_auto_factor_depends_on_the_longest_position(kind, shape):
     assert not scheme.prefix_consistent and of(kind, shape, factor=8).prefix_consistent
 
 
-def test_the_order_of_the_tokens_matters(any_spec, shape):
-    """All tell two tokens apart when they trade positions before a third, but for NoPE and what counts tokens."""
-    scheme, ids = randomised(build(any_spec, shape)), torch.arange(3)
-    straight, traded = (output(scheme, shape, at(ids[order])) for order in ([0, 1, 2], [1, 0, 2]))
-    difference = (straight - traded)[:, :, -1].abs().max()
-    assert difference == 0 if any_spec["kind"] in ("nope", "window") else difference > 1e-3
-
-
-def test_a_long_input_leaves_no_trace_on_a_short_one(any_spec, shape):
-    scheme, longest = randomised(build(any_spec, shape)), build(any_spec, shape).limit or 500
-    alone = output(scheme, shape, Positions.first(20))
-    output(scheme, shape, Positions.first(longest))
-    assert torch.equal(output(scheme, shape, Positions.first(20)), alone)
-
-
 # It was not always so: `Rope.rotate` remembers its angles under id(self), and a new scheme may get a dead one's id.
 def test_two_encodings_may_share_positions_one_after_the_other(shape):
     """What one keeps there for its other layers must not be found by another that sits at the same address."""
@@ -133,32 +107,6 @@ def test_two_encodings_may_share_positions_one_after_the_other(shape):
         shared = of("rope", shape, base=float(base)).rotate(q, q, pos)[0]
         alone = of("rope", shape, base=float(base)).rotate(q, q, Positions.first(8))[0]
         assert torch.equal(shared, alone)
-
-
-def test_casting_to_bf16_changes_no_angle_slope_or_sinusoid(any_spec, shape):
-    """Cast or not, what follows from Python numbers is the same; parameters are rounded, which is their own."""
-    ids = torch.tensor([0, 1, 63] if build(any_spec, shape).limit else [0, 1, 63, 1000, 65537, FAR - 1])
-    exact, cast = randomised(build(any_spec, shape)), randomised(build(any_spec, shape)).to(torch.bfloat16)
-    cast.load_state_dict(exact.state_dict())
-    exact.load_state_dict(cast.state_dict())  # both hold the same rounded values
-    x, q = torch.randn(1, len(ids), 64).bfloat16(), torch.randn(1, 4, len(ids), 16).bfloat16()
-    pos = at(ids)
-    assert_rounded(cast.embed(x, pos), exact.embed(x.float(), pos))
-    for half, full in zip(cast.rotate(q, q, pos), exact.rotate(q.float(), q.float(), pos), strict=True):
-        assert_rounded(half, full)
-    said, wanted = cast.scores(q, q, pos), exact.scores(q.float(), q.float(), pos)
-    pair = eager.grid(1, 4, len(ids), len(ids), "cpu")
-    assert said.needs == wanted.needs
-    if wanted.slopes is not None:
-        assert torch.equal(said.slopes, wanted.slopes)
-    if wanted.bias is not None:
-        assert torch.equal(said.bias(*pair).float(), wanted.bias(*pair))
-
-
-def assert_rounded(half: Tensor, full: Tensor) -> None:
-    """One bf16 rounding of the result, 2^-9 of it, and of the largest input to a sum that cancels."""
-    assert half.dtype == torch.bfloat16
-    torch.testing.assert_close(half.float(), full, rtol=2**-8, atol=2**-9)
 
 
 # nope
