@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import date
 from statistics import median
 
@@ -62,9 +63,15 @@ class Case:
         self.q, self.k, self.v = draw
         self.scheme = scheme.to(device).requires_grad_(gradient)
         self.backend, self.length, self.gradient = backend, length, gradient
+        self.hidden = torch.randn(1, length, scheme.shape.width, device=device, dtype=dtype) if scheme.notes else None
+
+    def positions(self, queries: int | None = None) -> Positions:
+        """With what the scheme notes of the tokens, all of which a layer would have read by now."""
+        pos = Positions.first(self.length, queries=queries, device=self.q.device)
+        return replace(pos, notes=self.scheme.note(self.hidden, pos)) if self.scheme.notes else pos
 
     def call(self) -> Tensor:
-        pos = Positions.first(self.length, device=self.q.device)
+        pos = self.positions()
         return attend_parts(self.scheme.parts(self.q, self.k, pos), self.v, pos, self.backend)
 
     @torch.no_grad()
@@ -80,14 +87,14 @@ class Case:
 
     def hindered(self) -> bool:
         """Whether the backend cannot run some part of this."""
-        pos = Positions.first(self.length, device=self.q.device)
+        pos = self.positions()
         parts = self.scheme.parts(self.q, self.k, pos)
         return any(obstacle(self.backend, scores, q, k, pos, len(parts) > 1) for q, k, scores in parts)
 
     @torch.no_grad()
     def error(self, queries: int = 32) -> float:
         """The largest difference from the definition in fp64, over the last queries."""
-        pos = Positions.first(self.length, queries=queries, device=self.q.device)
+        pos = self.positions(queries)
         q, k, v = (x.double() for x in (self.q[:, :, -queries:], self.k, self.v))
         exact = attend_parts(self.scheme.parts(q, k, pos), v, pos, "eager")
         return (self.call()[:, :, -queries:].double() - exact).abs().max().item()

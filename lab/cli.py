@@ -1,4 +1,4 @@
-"""The command line: lab train | eval | compare | generate | schemes | bench. A command imports what it needs itself."""
+"""The command line, lab train | eval | compare | generate | schemes | check | bench: each imports what it needs."""
 
 import sys
 from pathlib import Path
@@ -15,6 +15,11 @@ app = typer.Typer(
 )
 bench = typer.Typer(help="Measure speed and memory on this machine; alone, of attention.", invoke_without_command=True)
 app.add_typer(bench, name="bench")
+schemes = typer.Typer(
+    help="List every kind of positional encoding; `show` one with its options, facts and picture.",
+    invoke_without_command=True,
+)
+app.add_typer(schemes, name="schemes")
 
 Config = Annotated[Path, typer.Argument(help="A YAML file; configs/base.yaml documents every setting.")]
 Overrides = Annotated[
@@ -107,9 +112,17 @@ def generate(
     print()
 
 
-@app.command()
-def schemes() -> None:
-    """List every kind of positional encoding."""
+Kind = Annotated[str, typer.Argument(help="A kind, ./mine.py, ./mine.py:Name, or the same as YAML; a list stacks.")]
+Options = Annotated[list[str] | None, typer.Argument(help="Its options: factor=8 base=500000")]
+Width = Annotated[int | None, typer.Option(min=1, help="Channels of the model; default: as many a head as usual.")]
+Heads = Annotated[int, typer.Option(min=1)]
+Length = Annotated[int, typer.Option(min=1, help="Tokens of an input in training.")]
+
+
+@schemes.callback()
+def list_schemes(context: typer.Context) -> None:
+    if context.invoked_subcommand is not None:
+        return
     from rich.console import Console
     from rich.table import Table
 
@@ -119,6 +132,49 @@ def schemes() -> None:
     for kind in kinds():
         table.add_row(f"[bold]{kind}", summary(kind))
     Console().print(table)
+
+
+@schemes.command(name="show")
+def show_scheme(
+    kind: Kind,
+    options: Options = None,
+    width: Width = None,
+    heads: Heads = 4,
+    length: Length = 512,
+    out: Annotated[Path | None, typer.Option(help="Where the picture goes; default: runs/schemes/NAME.png")] = None,
+) -> None:
+    """What an encoding takes, does and needs, and its picture."""
+    from lab.config import spec_of
+    from lab.describe import described, shape_of, show
+
+    spec = spec_of(kind, options or [], where="schemes show")
+    shape = shape_of(64 * heads if width is None else width, heads, length)
+    scheme = described(spec, shape)
+    from lab.portrait import draw, file_of
+
+    show(spec, scheme, draw(spec, scheme, out or file_of(spec)))
+
+
+@app.command()
+def check(
+    kind: Kind,
+    options: Options = None,
+    width: Width = None,
+    heads: Heads = 4,
+    length: Length = 64,
+    compile: Annotated[bool, typer.Option("--compile", help="Also whether torch.compile makes one graph.")] = False,
+) -> None:
+    """Try on an encoding all that every encoding must hold to; say what fails, and where."""
+    from lab.config import spec_of
+    from lab.describe import described, shape_of
+
+    spec = spec_of(kind, options or [], where="check")
+    shape = shape_of(16 * heads if width is None else width, heads, length)
+    described(spec, shape)
+    from lab.check import run, show
+
+    if show(run(spec, shape, compile=compile)):
+        raise typer.Exit(1)
 
 
 @bench.callback()

@@ -145,6 +145,24 @@ def parsed(overrides: list[str]) -> dict:
     return values
 
 
+def spec_of(text: str, options: list[str] = (), *, where: str = "--scheme") -> Any:
+    """An encoding's description: `rope-ntk factor=auto`, or YAML: `[rope, {kind: window, window: 512}]`.
+
+    options: more `option=value` to lay over it.   where: what to call the place in an error.
+    """
+    try:
+        spec = yaml.load(text, Loader)
+    except yaml.YAMLError as error:
+        raise LabError(f"{where}: `{text}` is not readable as YAML: {error}", code=2) from None
+    kind, *within = spec.split() if isinstance(spec, str) and spec else [spec]
+    given = parsed([*within, *options])
+    if isinstance(kind, dict):
+        return kind | given
+    if given and isinstance(kind, list):
+        raise LabError(f"{where}: {' '.join(options)} stands beside a list: write options inside it", code=2)
+    return {"kind": kind, **given} if given else kind
+
+
 def explained(error: dict) -> list[str]:
     """One of pydantic's findings as lines that name the key and the fix."""
     key = ".".join(str(part) for part in error["loc"])

@@ -3,11 +3,10 @@
 from collections.abc import Callable
 
 import torch
-import yaml
 from transformers.generation.streamers import BaseStreamer
 
 from lab import LabError
-from lab.config import Loader, parsed
+from lab.config import spec_of
 from lab.evaluate import trained_model
 from lab.model import LabModel, swap
 from lab.progress import quiet
@@ -70,16 +69,6 @@ def put_in(model: LabModel, spec: Spec) -> None:
             "`lab train` a run of its own with it",
             code=2,
         )
-
-
-def spec_of(text: str) -> Spec:
-    """`rope-ntk factor=auto`, or YAML: `{kind: rope-ntk, factor: auto}`, `[rope, {kind: window, window: 512}]`."""
-    try:
-        spec = yaml.load(text, Loader)
-    except yaml.YAMLError as error:
-        raise LabError(f"--scheme: `{text}` is not readable as YAML: {error}", code=2) from None
-    kind, *options = spec.split() if isinstance(spec, str) else [spec]
-    return {"kind": kind, **parsed(options)} if options else kind
 
 
 def room_for(model: LabModel, prompt: int, tokens: int) -> int:

@@ -166,8 +166,8 @@ class Decoder(nn.Module):
                 f"{name_of(self.spec)} takes at most {self.scheme.limit} tokens, got {pos.length}: "
                 "shorten the input or train at a longer length"
             )
-        if self.training:
-            pos = self.scheme.place(pos)
+        if self.training and kept is None:  # what a cache holds sits where it sits
+            pos = self.scheme.place(pos, len(input_ids))
         # Unit variance, so that what a scheme adds at its paper's scale neither drowns the tokens nor is drowned.
         x = self.embed(input_ids) * self.embed.embedding_dim**0.5  # (B, Q, C)
         x = self.scheme.embed(x, pos)

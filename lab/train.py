@@ -151,6 +151,8 @@ def one_step(run, accelerator, model, adam, text: Corpus, step: int, lr: float, 
     for group in adam.param_groups:
         group["lr"] = lr
     total = torch.zeros((), device=accelerator.device)
+    # What an encoding draws (see Scheme.place) follows from the step alone, whatever was drawn before it.
+    torch.manual_seed(np.random.SeedSequence([run.seed, step, accelerator.process_index]).generate_state(1).item())
     for part in parts:
         with accelerator.accumulate(model):
             loss = model(**part, num_items_in_batch=count).loss

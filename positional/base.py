@@ -75,6 +75,11 @@ class Positions:
     def of_queries(self) -> Tensor:  # (B or 1, Q)
         return self.ids[:, self.tokens - self.queries :]
 
+    def renumbered(self, numbers: Tensor, length: int) -> "Positions":
+        """The same tokens, those at position p now at numbers[row, p]. numbers: (B, length so far), below `length`."""
+        ids = numbers.to(self.ids.device).gather(1, self.ids.expand(len(numbers), -1))
+        return replace(self, ids=ids, length=length, contiguous=False, memo={})
+
     def distance(self, b: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """How far key j lies behind query i: position of the query minus position of the key (negative: ahead)."""
         b = row_of(self.ids, b)
@@ -92,7 +97,8 @@ class Positions:
 
 def row_of(shared: Tensor, b: Tensor) -> Tensor:
     """The row of a (B or 1, T) tensor that holds batch b."""
-    return b if shared.shape[0] > 1 else torch.zeros((), dtype=b.dtype, device=b.device)
+    # Of as many axes as b: torch.compile would read the number out of a tensor that has none.
+    return b if shared.shape[0] > 1 else torch.zeros([1] * b.dim(), dtype=b.dtype, device=b.device)
 
 
 class ByDistance:
@@ -110,7 +116,7 @@ class ByDistance:
 
 
 AtRows = Callable[[Tensor, Tensor], Tensor]
-"""(c,) query and (K,) key indices -> (B or 1, H, c, K): for what is made of whole rows and cannot be read by pairs."""
+"""(c,) query and (K,) key indices, both consecutive -> (B or 1, H, c, K): what is made of whole rows, not by pairs."""
 
 
 @dataclass(frozen=True)
@@ -153,8 +159,11 @@ class Scheme(nn.Module):
         super().__init__()
         self.shape = shape
 
-    def place(self, pos: Positions) -> Positions:
-        """In training alone, once: where the tokens are said to sit."""
+    def place(self, pos: Positions, rows: int) -> Positions:
+        """In training alone, once: where the tokens of each of the batch's rows are said to sit.
+
+        What is drawn comes from torch's own generator of random numbers, for the CPU on every device.
+        """
         return pos
 
     def embed(self, x: Tensor, pos: Positions) -> Tensor:

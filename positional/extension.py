@@ -18,7 +18,6 @@ class Extension(Rope):
             raise SchemeError(f"factor must be at least 1, or auto, got {factor}; 8 is for inputs 8 × the train length")
         self.factor = factor
         self.prefix_consistent = factor != "auto"
-        self.frequencies(shape.train_length)  # a shape that has none is refused now, not in the first step
 
     def factor_at(self, length: int) -> float:
         """The factor in force when `length` tokens are run."""

@@ -7,17 +7,23 @@ from positional.base import Positions, Scheme, SchemeError, Shape
 
 
 class Learned(Scheme):
-    """A table of train_length vectors added to the embeddings; a longer input has no vector and is refused.
+    """A table of vectors added to the embeddings; a longer input has no vector and is refused.
 
     std: spread of the initial vectors, beside embeddings of unit variance.
+    positions: how many have a vector; null: train length. More are of use where training reaches them, as it does
+    behind random-positions or pose.
     """
 
-    def __init__(self, shape: Shape, *, std: float = 0.02):
+    def __init__(self, shape: Shape, *, std: float = 0.02, positions: int | None = None):
         super().__init__(shape)
         if std < 0:
             raise SchemeError(f"learned: std must not be negative, got {std}")
-        self.limit = shape.train_length
-        self.table = nn.Parameter(torch.randn(shape.train_length, shape.width) * std)
+        if positions is not None and positions < shape.train_length:
+            raise SchemeError(
+                f"learned: positions must be at least the train length {shape.train_length}, got {positions}"
+            )
+        self.limit = shape.train_length if positions is None else positions
+        self.table = nn.Parameter(torch.randn(self.limit, shape.width) * std)
 
     def embed(self, x: Tensor, pos: Positions) -> Tensor:
         # Checked before the lookup: on a GPU an index past the table would poison the whole process.

@@ -1,12 +1,11 @@
 """Self-Extend: near keys as trained, far keys at positions shared by groups (Jin et al. 2024, arXiv:2401.01325)."""
 
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
 from positional.base import Positions, SchemeError, Scores, Shape
-from positional.rope import Rope
+from positional.rope import Rope, turned
 
 
 class SelfExtend(Rope):
@@ -30,7 +29,10 @@ class SelfExtend(Rope):
         if pos.length <= self.window:
             return [near]
         shift = self.window - self.window // self.group
-        queries = pos.once((id(self), "queries"), lambda: replace(pos, ids=pos.ids // self.group + shift, memo={}))
-        keys = pos.once((id(self), "keys"), lambda: replace(pos, ids=pos.ids // self.group, memo={}))
-        far = self.rotate(q, k, queries)[0], self.rotate(q, k, keys)[1], Scores(beyond=self.window)
-        return [near, far]
+
+        def turns():
+            keys, queries = pos.ids // self.group, pos.of_queries // self.group + shift
+            return self.turn(queries, pos.length), self.turn(keys, pos.length)
+
+        of_q, of_k = pos.once((self, "far"), turns)
+        return [near, (turned(q, *of_q, self.layout), turned(k, *of_k, self.layout), Scores(beyond=self.window))]

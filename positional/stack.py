@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from positional.base import Positions, Scheme, SchemeError, Scores, Shape
 
-HOOKS = ("embed", "rotate", "parts", "scores")
+HOOKS = ("place", "embed", "note", "rotate", "parts", "scores")
 
 
 class Stack(Scheme):
@@ -16,31 +16,34 @@ class Stack(Scheme):
 
     def __init__(self, shape: Shape, members: list[Scheme]):
         super().__init__(shape)
+        members = [one for m in members for one in (m.members if isinstance(m, Stack) else [m])]
         self.members = nn.ModuleList(members)
         self.limit = min((m.limit for m in members if m.limit is not None), default=None)
         self.reach = min((m.reach for m in members if m.reach is not None), default=None)
         self.prefix_consistent = all(m.prefix_consistent for m in members)
         self.notes = sum(m.notes for m in members)
-        acts = [{hook for hook in HOOKS if getattr(type(m), hook) is not getattr(Scheme, hook)} for m in members]
-        for n, mine in enumerate(acts):
-            if "parts" in mine and (n < len(members) - 1 or any("scores" in others for others in acts[:n])):
-                raise SchemeError(
-                    f"{type(members[n]).__name__} splits the keys into parts, which it rotates and hides itself: "
-                    "write it last, after encodings that only change queries and keys"
-                )
-            if "embed" in mine and "rotate" not in mine and any("rotate" in before for before in acts[:n]):
-                raise SchemeError(
-                    f"{type(members[n]).__name__} acts on embeddings, before any rotation of queries and keys: "
-                    "write it first"
-                )
-        q = torch.zeros(1, shape.heads, 1, shape.head_dim)
-        k = torch.zeros(1, shape.kv_heads, 1, shape.head_dim)
-        # Finds a clash now, not in the first step of training.
-        self.scores(q, k, replace(Positions.first(1), notes=torch.zeros(1, 1, self.notes)))
+        refuse_disorder(members)
+        self.refuse_clashes()
+        # Made once, and hidden from torch in a tuple, so that no parameter has two names.
+        self.of_layers = tuple(self.of_layer(layer) for layer in range(shape.layers))
 
-    def place(self, pos: Positions) -> Positions:
+    def refuse_clashes(self) -> None:
+        """Find now, not in the first step of training, what members cannot do together."""
+        shape, one = self.shape, Positions.first(1)
+        q, k = torch.zeros(1, shape.heads, 1, shape.head_dim), torch.zeros(1, shape.kv_heads, 1, shape.head_dim)
+        self.scores(q, k, replace(one, notes=torch.zeros(1, 1, self.notes)))
+        with torch.random.fork_rng(devices=[]):
+            farthest = self.place(one, 1).length
+        if self.limit is not None and farthest > self.limit:
+            names = ", ".join(type(m).__name__ for m in self.members if m.limit is not None and farthest > m.limit)
+            raise SchemeError(
+                f"in training tokens are placed up to position {farthest - 1}, and {names} has positions for "
+                f"{self.limit} tokens: give it more (learned has the option `positions`), or place them nearer"
+            )
+
+    def place(self, pos: Positions, rows: int) -> Positions:
         for member in self.members:
-            pos = member.place(pos)
+            pos = member.place(pos, rows)
         return pos
 
     def embed(self, x: Tensor, pos: Positions) -> Tensor:
@@ -59,7 +62,7 @@ class Stack(Scheme):
             return
         sizes = [member.notes for member in self.members]
         for member, mine in zip(self.members, pos.notes.split(sizes, -1), strict=True):
-            yield member, replace(pos, notes=mine)
+            yield member, replace(pos, notes=mine if member.notes else None)
 
     def rotate(self, q: Tensor, k: Tensor, pos: Positions) -> tuple[Tensor, Tensor]:
         for member, mine in self.told(pos):
@@ -88,6 +91,32 @@ class Stack(Scheme):
             total = replace(total, **{word: getattr(said, word) for word in said.needs})
         return total
 
-    def at(self, layer: int) -> Scheme:
+    def of_layer(self, layer: int) -> Scheme:
         at = [member.at(layer) for member in self.members]
         return self if all(a is m for a, m in zip(at, self.members, strict=True)) else Stack(self.shape, at)
+
+    def at(self, layer: int) -> Scheme:
+        return self.of_layers[layer]
+
+
+def acts(scheme: Scheme) -> set[str]:
+    """The hooks in which a scheme does something."""
+    if isinstance(scheme, Stack):
+        return set().union(*(acts(member) for member in scheme.members))
+    return {hook for hook in HOOKS if getattr(type(scheme), hook) is not getattr(Scheme, hook)}
+
+
+def refuse_disorder(members: list[Scheme]) -> None:
+    """Raise SchemeError where the order of the members is not the order in which a model calls their hooks."""
+    hooks = [acts(member) for member in members]
+    for n, mine in enumerate(hooks):
+        if "parts" in mine and (n < len(members) - 1 or any("scores" in before for before in hooks[:n])):
+            raise SchemeError(
+                f"{type(members[n]).__name__} splits the keys into parts, which it rotates and hides itself: "
+                "write it last, after encodings that only change queries and keys"
+            )
+        if "embed" in mine and "rotate" not in mine and any("rotate" in before for before in hooks[:n]):
+            raise SchemeError(
+                f"{type(members[n]).__name__} acts on embeddings, before any rotation of queries and keys: "
+                "write it first"
+            )

@@ -25,6 +25,13 @@ TOLERANCE = {
     torch.float64: 1e-9,  # the backends order sums differently, nothing else
     torch.float32: 1e-5,  # ~50 ulp of values near 1, after sums of T products
 }
+SUMMED = {
+    torch.float64: 1e-6,  # parameters are fp32 whatever the inputs
+    # Terms of all T tokens that largely cancel, as those of a decay summed from token to token: √T times the rounding.
+    # By eager itself in fp32, the gradient of fire's c is off by 2e-5.
+    torch.float32: 5e-5,
+}
+"""For gradients of parameters."""
 
 
 def skipping() -> Positions:
@@ -146,9 +153,22 @@ def made(spec, shape: Shape):
     return scheme
 
 
+def noted(scheme, pos: Positions, k: Tensor) -> Positions:
+    """The positions with what the scheme notes of the tokens, whose hidden states are here their keys."""
+    if not scheme.notes:
+        return pos
+    x = k.repeat_interleave(scheme.shape.heads // k.shape[1], 1).transpose(1, 2).flatten(2)  # (B, T, C)
+    return replace(pos, notes=scheme.note(x, pos))
+
+
+def parts_of(scheme, q: Tensor, k: Tensor, pos: Positions) -> list[Part]:
+    """What a layer hands to attention, as in the model."""
+    return scheme.parts(q, k, noted(scheme, pos, k))
+
+
 def through(scheme, inputs: list[Tensor], pos: Positions, backend: str) -> Tensor:
     """A layer's attention as the model runs it."""
-    return attend_parts(scheme.parts(*inputs[:2], pos), inputs[2], pos, backend)
+    return attend_parts(parts_of(scheme.at(pos.layer), *inputs[:2], pos), inputs[2], pos, backend)
 
 
 def with_gradients(run, inputs: list[Tensor], parameters=()) -> list[Tensor]:

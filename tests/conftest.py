@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 
-from positional import Shape
+from positional import Shape, build
 from positional.build import find, kinds, options_of
 
 VALUES = {
@@ -25,6 +25,9 @@ VALUES = {
 }
 """A value for every option that has no default, under whatever kind it stands."""
 
+SHAPE = Shape(width=64, heads=4, kv_heads=4, layers=2, train_length=64)
+"""Heads of 16 channels: 1/√16 is exact, so that fp64 comparisons see the code's rounding and not the scale's."""
+
 
 def pytest_configure():
     torch.set_num_threads(1)  # so that sums are taken in one order, and timings mean something
@@ -38,10 +41,19 @@ def spec_of(kind: str) -> dict:
     return {"kind": kind} | {n: VALUES[n] for n, option in options if option.default is inspect.Parameter.empty}
 
 
+def depends_on_length(kind: str) -> bool:
+    """Whether what follows a token changes what is made of it, be it by how much follows."""
+    return not build(spec_of(kind), SHAPE).prefix_consistent
+
+
 def pytest_generate_tests(metafunc):
-    """A test that asks for `any_spec` runs once for each kind, so that a new file is tested the moment it exists."""
-    if "any_spec" in metafunc.fixturenames:
-        metafunc.parametrize("any_spec", [pytest.param(spec_of(kind), id=kind) for kind in kinds()])
+    """A test that asks for `any_spec` runs once for each kind, so that a new file is tested the moment it exists.
+
+    One that asks for `steady_spec` runs for those of them that a cache can hold, for `growing_spec` for the others.
+    """
+    for name in {"any_spec", "steady_spec", "growing_spec"} & {*metafunc.fixturenames}:
+        chosen = [k for k in kinds() if name == "any_spec" or depends_on_length(k) == (name == "growing_spec")]
+        metafunc.parametrize(name, [pytest.param(spec_of(kind), id=kind) for kind in chosen])
 
 
 @pytest.fixture(autouse=True)
@@ -51,5 +63,4 @@ def seeded():
 
 @pytest.fixture(scope="session")
 def shape() -> Shape:
-    """Heads of 16 channels: 1/√16 is exact, so that fp64 comparisons see the code's rounding and not the scale's."""
-    return Shape(width=64, heads=4, kv_heads=4, layers=2, train_length=64)
+    return SHAPE

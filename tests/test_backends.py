@@ -24,6 +24,7 @@ from attention_cases import (
     both,
     learned_of,
     made,
+    parts_of,
     random_inputs,
     scores_of,
     skip_unless_able,
@@ -62,7 +63,7 @@ def agree(run, inputs, parameters, backend: str) -> None:
 def test_a_kernel_is_told_what_an_encoding_says(any_spec, shape, installed, backend, layout):
     scheme, pos = made(any_spec, shape), LAYOUTS[layout]()
     inputs = random_inputs(pos, kv_heads=2)
-    parts = scheme.parts(*inputs[:2], pos)
+    parts = parts_of(scheme, *inputs[:2], pos)
     skip_unless_able(backend, parts, pos)
     if len(parts) > 1:  # merged by sums, which flash kernels return without a gradient
         with torch.no_grad():

@@ -2,12 +2,13 @@
 
 import re
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from positional import SchemeError, Scores, build, kinds
-from positional.build import find, name_of, names_of, options_of
+from positional.build import find, moved, name_of, names_of, options_of, sources
 from positional.nope import NoPE
 from positional.rope import Rope
 from positional.rope_ntk import RopeNTK
@@ -220,6 +221,156 @@ def test_options_of_every_type_arrive_as_written(shape, write):
 def test_a_missing_option_without_annotation_is_named_too(refusal, write):
     path = write("bare.py", OPTIONS.replace("size: int", "size"))
     assert refusal(path).startswith(f"{path} needs `size`")
+
+
+# options handed on
+
+
+HANDED_ON = """
+from typing import Any, Literal
+
+from positional.rope import Rope
+
+
+class Middle(Rope):
+    def __init__(self, shape, *, slow: float, base: int = 500, **rope: Any):
+        super().__init__(shape, base=base, **rope)
+        self.slow = slow
+
+
+class Lowest(Middle):
+    def __init__(self, shape, *, start: Literal["a", "b"] = "a", **rest: Any):
+        super().__init__(shape, **rest)
+        self.start = start
+
+
+class Closed(Rope):
+    def __init__(self, shape, *, slow: float = 1.0):
+        super().__init__(shape)
+"""
+
+
+@pytest.fixture
+def handed_on(write) -> str:
+    return write("handed_on.py", HANDED_ON)
+
+
+def test_options_are_handed_on_to_the_classes_above(shape, handed_on):
+    spec = {"kind": f"{handed_on}:Lowest", "slow": 2.0, "base": 7, "layout": "interleaved", "start": "b"}
+    scheme = build(spec, shape)
+    assert (scheme.slow, scheme.base, scheme.layout, scheme.start) == (2.0, 7, "interleaved", "b")
+    assert list(options_of(type(scheme))) == ["start", "slow", "base", "layout"]
+    assert build({"kind": "rope-ntk", "factor": 2, "base": 7, "layout": "interleaved"}, shape).base == 7
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, " needs `slow` (a number): write {kind: KIND, slow: …}"),
+        ({"slow": "2"}, ": `slow` must be a number, got '2'"),
+        ({"slow": 2, "base": 1.5}, ": `base` must be a whole number, got 1.5"),  # as its own class says, not Rope
+        ({"slow": 2, "layout": "neox"}, ": `layout` must be half or interleaved, got 'neox'"),
+        ({"slow": 2, "start": "c"}, ": `start` must be a or b, got 'c'"),
+        ({"slow": 2, "layouts": "half"}, " has no option `layouts`: did you mean layout?"),
+        ({"slow": 2, "zzz": 1}, " has no option `zzz`: it has start, slow, base, layout"),
+    ],
+)
+def test_options_that_are_handed_on_are_checked_as_ones_own(refusal, handed_on, options, message):
+    kind = f"{handed_on}:Lowest"
+    assert refusal({"kind": kind, **options}) == kind + message.replace("KIND", kind)
+
+
+def test_a_constructor_that_hands_nothing_on_has_its_own_options_alone(refusal, handed_on):
+    kind = f"{handed_on}:Closed"
+    assert refusal({"kind": kind, "base": 7}) == f"{kind} has no option `base`: it has slow"
+
+
+# encodings within encodings
+
+
+WRAP = """
+from positional import Scheme
+
+
+class Wrap(Scheme):
+    def __init__(self, shape, *, of: Scheme, others: list[Scheme] = [], note: str = ""):
+        super().__init__(shape)
+        self.of, self.others = of, others
+"""
+
+
+@pytest.fixture
+def wrap(write) -> str:
+    return write("wrap.py", WRAP)
+
+
+def test_an_option_may_be_an_encoding_or_a_list_of_them(shape, wrap):
+    scheme = build({"kind": wrap, "of": ["rope", "alibi"], "others": ["nope", {"kind": "rope", "base": 7}]}, shape)
+    assert [type(one).__name__ for one in scheme.of.members] == ["Rope", "ALiBi"]
+    assert type(scheme.others[0]) is NoPE and scheme.others[1].base == 7
+    assert build({"kind": wrap, "of": "rope"}, shape).others == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, " needs `of` (an encoding): write {kind: KIND, of: …}"),
+        ({"of": 5}, ": an encoding is a name, {kind: name, option: value} or a list of these, got 5"),
+        ({"of": "rop"}, ": unknown encoding `rop`: did you mean rope?"),
+        ({"of": "nope", "others": "rope"}, ": `others` must be a list of encodings, got 'rope'"),
+        (
+            {"of": "nope", "others": ["rope", {"kind": "rope", "bas": 7}]},
+            ": rope has no option `bas`: did you mean base?",
+        ),
+        (
+            {"of": {"kind": "window", "window": 0}},
+            ": window must be at least 1 and sinks not negative, got window 0 and sinks 0; 512 and 4 are usual",
+        ),
+        (
+            {"of": {"kind": "window", "window": 4, "sinks": -1}},
+            ": window must be at least 1 and sinks not negative, got window 4 and sinks -1; 512 and 4 are usual",
+        ),
+    ],
+)
+def test_an_encoding_within_is_refused_as_one_alone_and_its_holder_named(refusal, wrap, options, message):
+    assert refusal({"kind": wrap, **options}) == wrap + message.replace("KIND", wrap)
+
+
+def test_code_of_ones_own_within_what_is_built_in_is_not_run_without_trust(refusal, write, tmp_path):
+    path = write("nosy.py", KERPLE + f"open({str(tmp_path / 'was_run')!r}, 'w')\n")
+    for inner in (path, ["rope", path], {"kind": "alternate", "schemes": ["rope", [path]]}):
+        message = refusal({"kind": "alternate", "schemes": ["rope", inner]}, trust=False)
+        assert message.endswith(
+            f"this model's encoding `{path}` is code outside the lab; read it, then pass trust_remote_code=True"
+        )
+    assert not (tmp_path / "was_run").exists()
+
+
+def test_files_within_are_found_and_looked_for_in_a_folder(write, wrap, tmp_path):
+    mine, folder = write("kerple.py", KERPLE), tmp_path / "run"
+    spec = [
+        "rope",
+        {"kind": wrap, "of": [mine, "nope"], "others": [{"kind": f"{mine}:Kerple", "start": 2.0}], "note": mine},
+    ]
+    assert sources(spec) == [Path(wrap), Path(mine), Path(mine)]
+    assert moved(spec, folder) == spec
+    folder.mkdir()
+    (folder / "kerple.py").write_text(KERPLE)
+    there = str(folder / "kerple.py")
+    assert moved(spec, folder) == [
+        "rope",
+        {"kind": wrap, "of": [there, "nope"], "others": [{"kind": f"{there}:Kerple", "start": 2.0}], "note": mine},
+    ]
+    alternate = {"kind": "alternate", "schemes": ["rope", mine], "pattern": [0, 1]}
+    assert sources(alternate) == [Path(mine)]
+    assert moved(alternate, folder) == {"kind": "alternate", "schemes": ["rope", there], "pattern": [0, 1]}
+
+
+def test_encodings_that_hold_others_have_names_that_differ():
+    one, other = ({"kind": "alternate", "schemes": ["rope", inner]} for inner in ("nope", "alibi"))
+    assert names_of([one, "rope"]) == ["alternate", "rope"]
+    names = names_of([one, other])
+    assert len(set(names)) == 2 and all(name.startswith("alternate schemes=") for name in names)
 
 
 # a user's own code

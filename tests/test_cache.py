@@ -46,6 +46,11 @@ MORE = {
     "alibi+window": ["alibi", {"kind": "window", "window": 6}],
     "relative+window": ["relative", {"kind": "window", "window": 6}],
     "rope+relative": ["rope", "relative"],
+    "local and global": {"kind": "alternate", "schemes": [["rope", {"kind": "window", "window": 6}], "nope"]},
+    "two windows": {"kind": "alternate", "schemes": [{"kind": "window", "window": n} for n in (3, 9)]},
+    "rope in chunks": {"kind": "dual-chunk", "chunk": 5},
+    "rope+first tokens": {"kind": "lambda-mask", "window": 5, "sinks": 2},
+    "learned+local and global": ["learned", {"kind": "alternate", "schemes": ["relative", "alibi"]}],
 }
 MAKES = {"plain": {}, "grouped and normed": {"kv_heads": 2, "qk_norm": True}}
 SIZES = {"one by one": 1, "by three": 3, "by seven": 7, "whole": T}
@@ -119,10 +124,10 @@ def assert_exact(spec, size: int, mask: Tensor | None, dtype: torch.dtype, **mak
 
 @pytest.mark.parametrize("padded", [False, True], ids=["unpadded", "left-padded"])
 @pytest.mark.parametrize(("make", "size"), [*(("plain", size) for size in SIZES), ("grouped and normed", "one by one")])
-def test_reading_in_pieces_is_reading_at_once(any_spec, size, make, padded):
+def test_reading_in_pieces_is_reading_at_once(steady_spec, size, make, padded):
     mask = left_padding() if padded else None
     for dtype in (torch.float32, torch.float64):
-        assert_exact(any_spec, SIZES[size], mask, dtype, **MAKES[make])
+        assert_exact(steady_spec, SIZES[size], mask, dtype, **MAKES[make])
 
 
 @pytest.mark.parametrize("padded", [False, True], ids=["unpadded", "left-padded"])
@@ -134,12 +139,12 @@ def test_so_it_is_for_encodings_together(name, size, padded):
         assert_exact(MORE[name], SIZES[size], mask, dtype)
 
 
-def test_in_bf16_it_is_as_close_as_bf16_is(any_spec):
-    assert_exact(any_spec, 5, None, torch.bfloat16)
+def test_in_bf16_it_is_as_close_as_bf16_is(steady_spec):
+    assert_exact(steady_spec, 5, None, torch.bfloat16)
 
 
-def test_the_definition_reads_in_pieces_too(any_spec):
-    assert_exact(any_spec, 5, left_padding(), torch.float64, attention="eager")
+def test_the_definition_reads_in_pieces_too(steady_spec):
+    assert_exact(steady_spec, 5, left_padding(), torch.float64, attention="eager")
 
 
 @pytest.mark.parametrize("spec", [*map(spec_of, ("rope", "relative", "self-extend", "window"))], ids=str)
@@ -204,9 +209,9 @@ def test_a_mask_that_is_not_given_again_is_remembered():
 
 
 def kept(cache) -> list[int]:
-    """How many keys each layer holds; the last place of the cache is where the tokens sit."""
+    """How many keys each of the two layers holds; behind them in the cache is where the tokens sit, and any notes."""
     assert all(layer.keys.shape[2] == layer.values.shape[2] for layer in cache.layers)
-    return [layer.keys.shape[2] for layer in cache.layers[:-1]]
+    return [layer.keys.shape[2] for layer in cache.layers[:2]]
 
 
 @pytest.mark.parametrize("size", SIZES.values())
@@ -218,10 +223,15 @@ def test_a_window_keeps_what_the_next_token_will_see(window, size):
     assert kept(cache) == [min(T, max(1, window - 1))] * 2
 
 
-def test_without_a_window_all_is_kept(any_spec):
-    model = made(any_spec)
+def test_without_a_window_all_is_kept(steady_spec):
+    model = made(steady_spec)
     _, cache = in_pieces(model, tokens(), pieces(7))
-    assert kept(cache) == ([8, 8] if any_spec["kind"] == "window" else [T, T])
+    assert kept(cache) == ([8, 8] if steady_spec["kind"] == "window" else [T, T])
+
+
+def test_layers_that_take_turns_keep_each_its_own():
+    for name, counts in {"local and global": [5, T], "two windows": [2, 8], "rope in chunks": [T, T]}.items():
+        assert kept(in_pieces(made(MORE[name]), tokens(), pieces(7))[1]) == counts
 
 
 def test_sinks_keep_all():
@@ -300,15 +310,24 @@ def test_a_mask_of_the_new_tokens_alone_is_refused():
 
 
 @pytest.mark.parametrize("use", ["asked for", "passed"])
-def test_an_encoding_that_depends_on_the_length_is_refused_a_cache(use):
+def test_an_encoding_that_depends_on_the_length_is_refused_a_cache(use, growing_spec):
     """Keys of the second layer are of hidden states that a shorter input made."""
-    model, ids = made({"kind": "rope-ntk", "factor": "auto"}), tokens()
+    assert_refused_a_cache(growing_spec, use)
+
+
+@pytest.mark.parametrize("use", ["asked for", "passed"])
+def test_so_is_one_by_a_factor_of_the_length(use):
+    assert_refused_a_cache({"kind": "rope-ntk", "factor": "auto"}, use)
+
+
+def assert_refused_a_cache(spec: dict, use: str) -> None:
+    model, ids = made(spec), tokens()
     cache = {"use_cache": True} if use == "asked for" else {NAME: cache_for(model.scheme, 2)}
     with pytest.raises(LabError) as caught:
         model(ids, **cache)
     assert str(caught.value) == (
-        "rope-ntk encodes all tokens anew when the input grows: what a cache holds of them would be of a shorter "
-        "input. Pass use_cache=False; `generate` does so by itself"
+        f"{spec['kind']} encodes all tokens anew when the input grows: what a cache holds of them would be of a "
+        "shorter input. Pass use_cache=False; `generate` does so by itself"
     )
 
 
@@ -334,9 +353,9 @@ def assert_generates(spec, **how) -> None:
         assert torch.equal(found, likeliest(model, ids, 16, mask))
 
 
-def test_generation_is_the_likeliest_token_of_full_forwards(any_spec):
-    assert_generates(any_spec)
-    assert_generates(any_spec, prefill_chunk_size=5)
+def test_generation_is_the_likeliest_token_of_full_forwards(steady_spec):
+    assert_generates(steady_spec)
+    assert_generates(steady_spec, prefill_chunk_size=5)
 
 
 def test_generation_in_the_midst_of_training_is_the_same():
@@ -351,9 +370,12 @@ def test_generation_is_so_for_encodings_together(name):
 
 
 @pytest.mark.parametrize("use_cache", [True, None])
-@pytest.mark.parametrize("spec", AUTO, ids=str)
+@pytest.mark.parametrize(
+    "spec", [*AUTO, *map(spec_of, ("rope-dynamic", "rope-dynamic-yarn", "rope-longrope"))], ids=str
+)
 def test_an_encoding_that_depends_on_the_length_generates_without_a_cache(spec, use_cache, monkeypatch):
-    model, ids, read = made(spec, torch.float64, train_length=16), tokens(), []
+    """Past the train length, too: it lies between the 24 tokens given and the 32 there are in the end."""
+    model, ids, read = made(spec, torch.float64, train_length=28), tokens(), []
     forward = model.model.forward
     monkeypatch.setattr(model.model, "forward", lambda ids, *rest: read.append(ids.shape[1]) or forward(ids, *rest))
     found = model.generate(ids, max_new_tokens=8, do_sample=False, use_cache=use_cache)

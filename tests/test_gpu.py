@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from attention_cases import made, skip_unless_able
+from attention_cases import made, parts_of, skip_unless_able
 from torch import Tensor
 
 from lab.attention import BACKENDS, attend, attend_parts, choose, eager
@@ -124,7 +124,7 @@ def compare(parts_of, pos: Positions, backend: str, dtype, kv_heads: int, parame
 @pytest.mark.parametrize("backend", KERNELS)
 def test_a_backend_agrees_with_eager_in_fp64(any_spec, backend, layout, kv_heads, dtype):
     scheme, pos = made(any_spec, SHAPE).cuda(), LAYOUTS[layout]()
-    compare(lambda q, k: scheme.parts(q, k, pos), pos, backend, dtype, kv_heads, scheme.parameters())
+    compare(lambda q, k: parts_of(scheme, q, k, pos), pos, backend, dtype, kv_heads, scheme.parameters())
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)

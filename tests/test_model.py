@@ -281,11 +281,17 @@ def test_future_tokens_change_no_earlier_logit(any_spec):
     assert (after[:, 13:] - before[:, 13:]).abs().amax(-1).min() > 1e-2
 
 
-def test_what_follows_changes_no_earlier_logit_where_a_scheme_says_so(any_spec):
+def test_what_follows_changes_no_earlier_logit_where_a_scheme_says_so(steady_spec):
     """A longer input too, unless the encoding depends on its length."""
-    model, ids = trained(any_spec), tokens()
+    model, ids = trained(steady_spec), tokens()
     assert model.scheme.prefix_consistent
     torch.testing.assert_close(logits(model, ids[:, :13]), logits(model, ids)[:, :13], rtol=0, atol=2e-5)
+
+
+def test_an_encoding_that_depends_on_the_length_is_not_prefix_consistent_and_says_so(growing_spec):
+    model, ids = trained(growing_spec), tokens(length=64)
+    assert not model.scheme.prefix_consistent
+    assert (logits(model, ids[:, :20]) - logits(model, ids)[:, :20]).abs().max() > 1e-2
 
 
 def test_an_auto_factor_is_not_prefix_consistent_and_says_so():

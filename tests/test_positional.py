@@ -2,30 +2,26 @@
 
 # B batch · T tokens · H heads · D head size · C width · P how far all positions are shifted
 
-import json
 import math
-import re
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from transformers import LlamaConfig
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from lab.attention import eager
+from lab import check
+from lab.attention import attend_parts, eager
 from positional import Positions, SchemeError, Shape, build
 from positional.alibi import slopes
-from positional.build import summary
-from positional.rope import turned
 
-VECTORS = json.loads(Path(__file__).with_name("rope_vectors.json").read_text())
-ABSOLUTE = {"sinusoidal", "learned"}
-"""Kinds whose output depends on where the text begins. Every other kind claims that it does not."""
+ABSOLUTE = {"sinusoidal", "learned", "self-extend", "fire", "logn", "ssmax"}
+"""Kinds whose output depends on where the text begins: self-extend groups positions. No other kind's does."""
+ORDERLESS = {"nope", "window", "logn", "ssmax", "pose", "random-positions"}
+"""Kinds to which two tokens that trade places before a third are the same."""
 FAR = 131072
 
 
@@ -37,24 +33,21 @@ def heads_of(size: int, heads: int = 1, train_length: int = 512) -> Shape:
     return Shape(size * heads, heads, heads, 2, train_length)
 
 
-def lanes(kind: str, size: int, length: int = 1, **options) -> np.ndarray:
-    """The frequencies of a head of this size, (D/2,) float64."""
-    return of(kind, heads_of(size), **options).frequencies(length).numpy()
-
-
 def at(ids: Tensor) -> Positions:
     """These positions in one row."""
     return Positions(ids[None], len(ids), int(ids.max()) + 1, bool((ids.diff() == 1).all()))
 
 
 def output(scheme, shape: Shape, pos: Positions, dtype=torch.float64) -> Tensor:
-    """What attention makes of the same random tokens at these positions, all hooks in turn: (1, H, T, D)."""
+    """What the first layer's attention makes of the same random tokens at these positions: (1, H, T, D)."""
     draw = torch.Generator().manual_seed(1)
     x = torch.randn(1, pos.tokens, shape.width, dtype=torch.float64, generator=draw).to(dtype)
     mix = torch.randn(3, shape.width, shape.width, dtype=torch.float64, generator=draw).to(dtype) / shape.width**0.5
-    q, k, v = (scheme.embed(x, pos) @ mix).unflatten(-1, (shape.heads, -1)).transpose(-2, -3).unsqueeze(1)
-    q, k = scheme.rotate(q, k, pos)
-    return eager.attend(q, k, v, scheme.scores(q, k, pos), pos)
+    x = scheme.embed(x, pos)
+    q, k, v = (x @ mix).unflatten(-1, (shape.heads, -1)).transpose(-2, -3).unsqueeze(1)
+    scheme = scheme.at(0)
+    pos = replace(pos, notes=scheme.note(x, pos))
+    return attend_parts(scheme.parts(q, k, pos), v, pos, "eager")
 
 
 def randomised(scheme):
@@ -74,32 +67,20 @@ def refusal(spec, shape: Shape) -> str:
 # every kind
 
 
-def test_line_one_says_what_a_kind_does_and_names_its_paper(any_spec):
-    line = summary(any_spec["kind"])
-    name, _, rest = line.partition(": ")
-    assert len(line) <= 114 and name and len(rest.split()) >= 5  # 120 with its quotes
-    assert re.search(r"\([A-Z][\w\- ]+ (et al\. |and \w+ )?(19|20)\d\d, (arXiv:\d{4}\.\d{4,5}|[A-Z]\w+)\)\.$", line)
-
-
-def test_a_kind_keeps_no_buffers(any_spec, shape):
-    assert not list(build(any_spec, shape).buffers())
-
-
-@pytest.mark.parametrize("shift", [1, 1000, FAR])
-def test_shifting_all_positions_changes_nothing(any_spec, shape, shift):
-    if any_spec["kind"] in ABSOLUTE:
-        pytest.skip("an absolute encoding")
-    scheme = randomised(build(any_spec, shape))
-    here, there = (output(scheme, shape, at(torch.arange(20) + p)) for p in (0, shift))
-    # Cosines and sines are fp32 whatever the inputs: 6e-8 each, times a score of a few units.
-    torch.testing.assert_close(there, here, rtol=0, atol=2e-6)
-
-
-@pytest.mark.parametrize("kind", sorted(ABSOLUTE))
-def test_shifting_all_positions_changes_an_absolute_encoding(kind, shape):
-    scheme = randomised(of(kind, shape))
-    here, there = (output(scheme, shape, at(torch.arange(20) + p)) for p in (0, 30))
-    assert (there - here).abs().max() > 0.1  # else the kind belongs among those that claim it
+@pytest.mark.parametrize("name", check.PROPERTIES)
+def test_every_property_holds(any_spec, shape, name):
+    """What `lab check` tries on a user's own encoding."""
+    try:
+        found = check.PROPERTIES[name](any_spec, shape)
+    except check.Skips as reason:
+        pytest.skip(str(reason))
+    kind = any_spec["kind"]
+    if name == "shift":
+        assert ("absolute" in (found or "")) == (kind in ABSOLUTE), found
+    if name == "order":
+        assert (found is not None) == (kind in ORDERLESS), found
+    if name == "paper":
+        assert found is None
 
 
 @pytest.mark.parametrize("kind", ["rope-linear", "rope-ntk"])
@@ -110,21 +91,6 @@ def test_an_auto_factor_depends_on_the_longest_position(kind, shape):
     assert not scheme.prefix_consistent and of(kind, shape, factor=8).prefix_consistent
 
 
-def test_the_order_of_the_tokens_matters(any_spec, shape):
-    """All tell two tokens apart when they trade positions before a third, but for NoPE and what counts tokens."""
-    scheme, ids = randomised(build(any_spec, shape)), torch.arange(3)
-    straight, traded = (output(scheme, shape, at(ids[order])) for order in ([0, 1, 2], [1, 0, 2]))
-    difference = (straight - traded)[:, :, -1].abs().max()
-    assert difference == 0 if any_spec["kind"] in ("nope", "window") else difference > 1e-3
-
-
-def test_a_long_input_leaves_no_trace_on_a_short_one(any_spec, shape):
-    scheme, longest = randomised(build(any_spec, shape)), build(any_spec, shape).limit or 500
-    alone = output(scheme, shape, Positions.first(20))
-    output(scheme, shape, Positions.first(longest))
-    assert torch.equal(output(scheme, shape, Positions.first(20)), alone)
-
-
 # It was not always so: `Rope.rotate` remembers its angles under id(self), and a new scheme may get a dead one's id.
 def test_two_encodings_may_share_positions_one_after_the_other(shape):
     """What one keeps there for its other layers must not be found by another that sits at the same address."""
@@ -133,32 +99,6 @@ def test_two_encodings_may_share_positions_one_after_the_other(shape):
         shared = of("rope", shape, base=float(base)).rotate(q, q, pos)[0]
         alone = of("rope", shape, base=float(base)).rotate(q, q, Positions.first(8))[0]
         assert torch.equal(shared, alone)
-
-
-def test_casting_to_bf16_changes_no_angle_slope_or_sinusoid(any_spec, shape):
-    """Cast or not, what follows from Python numbers is the same; parameters are rounded, which is their own."""
-    ids = torch.tensor([0, 1, 63] if build(any_spec, shape).limit else [0, 1, 63, 1000, 65537, FAR - 1])
-    exact, cast = randomised(build(any_spec, shape)), randomised(build(any_spec, shape)).to(torch.bfloat16)
-    cast.load_state_dict(exact.state_dict())
-    exact.load_state_dict(cast.state_dict())  # both hold the same rounded values
-    x, q = torch.randn(1, len(ids), 64).bfloat16(), torch.randn(1, 4, len(ids), 16).bfloat16()
-    pos = at(ids)
-    assert_rounded(cast.embed(x, pos), exact.embed(x.float(), pos))
-    for half, full in zip(cast.rotate(q, q, pos), exact.rotate(q.float(), q.float(), pos), strict=True):
-        assert_rounded(half, full)
-    said, wanted = cast.scores(q, q, pos), exact.scores(q.float(), q.float(), pos)
-    pair = eager.grid(1, 4, len(ids), len(ids), "cpu")
-    assert said.needs == wanted.needs
-    if wanted.slopes is not None:
-        assert torch.equal(said.slopes, wanted.slopes)
-    if wanted.bias is not None:
-        assert torch.equal(said.bias(*pair).float(), wanted.bias(*pair))
-
-
-def assert_rounded(half: Tensor, full: Tensor) -> None:
-    """One bf16 rounding of the result, 2^-9 of it, and of the largest input to a sum that cancels."""
-    assert half.dtype == torch.bfloat16
-    torch.testing.assert_close(half.float(), full, rtol=2**-8, atol=2**-9)
 
 
 # nope
@@ -348,126 +288,6 @@ def test_a_window_refuses_what_is_none(shape, window, sinks):
     assert refusal({"kind": "window", "window": window, "sinks": sinks}, shape) == (
         f"window must be at least 1 and sinks not negative, got window {window} and sinks {sinks}; 512 and 4 are usual"
     )
-
-
-# rope
-
-
-def test_rope_turns_the_published_vector():
-    x = torch.arange(1.0, 9.0).expand(1, 1, 1, 8)
-    wanted = [5.07828356, -1.12138811, 2.64639660, 3.95995017, 0.45938665, 6.22434645, 7.14118933, 8.01989992]
-    for turned_x in of("rope", heads_of(8)).rotate(x, x, at(torch.tensor([5]))):
-        torch.testing.assert_close(turned_x[0, 0, 0], torch.tensor(wanted), rtol=0, atol=1e-6)  # 2 ulp of fp32 at 8
-
-
-@pytest.mark.parametrize("base", [10000.0, 500000.0])
-def test_rope_turns_queries_and_keys_like_llama(base):
-    config = LlamaConfig(
-        hidden_size=64, num_attention_heads=1, rope_parameters={"rope_type": "default", "rope_theta": base}
-    )
-    q, k, ids = torch.randn(2, 1, 9, 64), torch.randn(2, 1, 9, 64), torch.randint(0, 500, (2, 9))
-    theirs = apply_rotary_pos_emb(q, k, *LlamaRotaryEmbedding(config)(q, ids))
-    ours = of("rope", heads_of(64), base=base).rotate(q, k, Positions(ids, 9, 500, contiguous=False))
-    for mine, wanted in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(mine, wanted, rtol=0, atol=2e-4)  # Llama's fp32 angles: 500 · 6e-8, on values to 4
-
-
-def test_rope_turns_the_last_queries_by_their_own_positions():
-    scheme, q, k = of("rope", heads_of(8)), torch.randn(1, 1, 5, 8), torch.randn(1, 1, 5, 8)
-    whole, keys = scheme.rotate(q, k, Positions.first(5))
-    last, same = scheme.rotate(q[:, :, 3:], k, Positions.first(5, queries=2))
-    assert torch.equal(last, whole[:, :, 3:]) and torch.equal(same, keys)
-
-
-@pytest.mark.parametrize("size", [64, 128])
-@pytest.mark.parametrize(
-    ("kind", "options", "row"),
-    [("rope", {}, "default"), ("rope-linear", {"factor": 8}, "linear_f8"), ("rope-ntk", {"factor": 8}, "ntk_aware_f8")],
-)
-def test_frequencies_are_the_reference_vectors(size, kind, options, row):
-    for length in (512, 4096):  # with a factor that is given, the length being run changes nothing
-        found = of(kind, heads_of(size), **options).frequencies(length)
-        assert found.dtype == torch.float64
-        np.testing.assert_allclose(found.numpy(), VECTORS[f"d{size}"][row], rtol=1e-12)  # float64 against float64
-
-
-@pytest.mark.parametrize(("length", "factor"), [(1, 1), (511, 1), (512, 1), (513, 513 / 512), (4096, 8)])
-@pytest.mark.parametrize("kind", ["rope-linear", "rope-ntk"])
-def test_an_auto_factor_is_length_over_train_length_and_at_least_one(kind, length, factor):
-    found = lanes(kind, 64, length, factor="auto")
-    np.testing.assert_allclose(found, lanes(kind, 64, length, factor=factor), rtol=1e-15)
-    assert found[-1] == pytest.approx(lanes("rope", 64)[-1] / factor, rel=1e-14)
-
-
-@pytest.mark.parametrize("kind", ["rope-linear", "rope-ntk"])
-def test_factor_one_is_plain_rope(kind, shape):
-    q = torch.randn(1, 4, 9, 16)
-    plain, stretched = (
-        scheme.rotate(q, q, Positions.first(9)) for scheme in (of("rope", shape), of(kind, shape, factor=1))
-    )
-    assert torch.equal(stretched[0], plain[0]) and torch.equal(stretched[1], plain[1])
-
-
-@pytest.mark.parametrize("size", [4, 64, 128])
-@pytest.mark.parametrize("factor", [2, 8, 31.5])
-def test_ntk_keeps_the_first_lane_and_slows_the_last_by_the_factor(size, factor):
-    plain, ntk, linear = (
-        lanes("rope", size),
-        lanes("rope-ntk", size, factor=factor),
-        lanes("rope-linear", size, factor=factor),
-    )
-    assert ntk[0] == 1
-    assert ntk[-1] == pytest.approx(plain[-1] / factor, rel=1e-14)
-    np.testing.assert_allclose(linear, plain / factor, rtol=1e-15)
-
-
-@pytest.mark.parametrize("size", [4, 64, 128])
-def test_ntk_is_rope_with_a_larger_base(size):
-    larger = 10000.0 * 8 ** (size / (size - 2))
-    np.testing.assert_allclose(lanes("rope-ntk", size, factor=8), lanes("rope", size, base=larger), rtol=1e-13)
-
-
-@pytest.mark.parametrize("kind", ["rope", "rope-linear", "rope-ntk"])
-def test_angles_are_right_to_fp32_at_position_131072(kind):
-    scheme = of(kind, heads_of(128)) if kind == "rope" else of(kind, heads_of(128), factor=8)
-    row = {"rope": "default", "rope-linear": "linear_f8", "rope-ntk": "ntk_aware_f8"}[kind]
-    ids = np.array([FAR - 1, FAR])
-    angles = ids[:, None] * np.array(VECTORS["d128"][row])
-    cos, sin = (part[0, 0].double().numpy() for part in scheme.turn(torch.tensor(ids)[None], max(ids) + 1))
-    # fp32 rounds a cosine by 3e-8; an fp32 angle would be off by 4e-3. float64 angles: 131072 · 2e-16, nothing.
-    np.testing.assert_allclose(cos, np.cos(angles), rtol=0, atol=4e-8)
-    np.testing.assert_allclose(sin, np.sin(angles), rtol=0, atol=4e-8)
-
-
-def test_turning_half_precision_is_done_in_fp32():
-    x, angle = torch.randn(1, 1, 50, 8).bfloat16(), torch.rand(1, 1, 50, 4)
-    exact = turned(x.float(), angle.cos(), angle.sin())
-    assert torch.equal(turned(x, angle.cos(), angle.sin()), exact.bfloat16())
-
-
-@pytest.mark.parametrize("kind", ["rope", "rope-linear", "rope-ntk"])
-def test_rope_refuses_what_it_cannot_turn(kind):
-    spec = {"kind": kind} if kind == "rope" else {"kind": kind, "factor": 8}
-    before = "" if kind == "rope" else f"{kind}: "
-    assert refusal(spec, heads_of(7, heads=4)) == (
-        f"{before}rope turns pairs of channels and needs an even head size, got 7 (width 28 / heads 4)"
-    )
-    for base in (1, 0.5, -10):
-        message = refusal(spec | {"base": base}, heads_of(8))
-        assert message == f"{before}rope: base must be above 1, got {base}; the paper's is 10000"
-
-
-@pytest.mark.parametrize("kind", ["rope-linear", "rope-ntk"])
-@pytest.mark.parametrize("factor", [0.99, 0, -8])
-def test_a_factor_below_one_is_refused(kind, factor, shape):
-    assert refusal({"kind": kind, "factor": factor}, shape) == (
-        f"{kind}: factor must be at least 1, or auto, got {factor}; 8 is for inputs 8 × the train length"
-    )
-
-
-def test_ntk_refuses_a_head_of_one_lane():
-    message = refusal({"kind": "rope-ntk", "factor": 8}, heads_of(2))
-    assert message == "rope-ntk needs a head size above 2: with one lane there is none to keep and none to stretch"
 
 
 # It was not always so: YAML's .nan and .inf are floats; the comparisons that should refuse them are false for NaN, and

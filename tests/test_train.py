@@ -618,3 +618,51 @@ def test_an_edited_file_that_is_swapped_in_is_measured_anew(folder, whole, tmp_p
     (tmp_path / "louder.py").write_text(text.replace("1 - ", "2 - "))
     second = {row.what: row.value for row in evaluate(run, accelerator_for(run)) if row.scheme == "louder"}
     assert first.keys() == second.keys() and all(first[what] != second[what] for what in first)
+
+
+# Encodings that draw where tokens sit
+
+
+DRAWN = {
+    "random-positions": "[{kind: random-positions, longest: 64}, rope]",
+    "pose": "[{kind: pose, longest: 64}, rope]",
+}
+
+
+@pytest.fixture(scope="module")
+def drawn(folder) -> dict[str, Run]:
+    """Runs that nothing has interrupted."""
+    runs = {kind: tiny(folder, f"name=drawn-{kind}", f"model.positional={spec}") for kind, spec in DRAWN.items()}
+    for run in runs.values():
+        train(run)
+    return runs
+
+
+@pytest.mark.parametrize("kind", DRAWN)
+def test_a_run_that_draws_positions_goes_on_to_the_same_weights(folder, drawn, whole, monkeypatch, kind):
+    run = tiny(folder, f"name=drawn-crash-{kind}", f"model.positional={DRAWN[kind]}")
+    stop_after(run, 6, monkeypatch)
+    train(run)
+    assert equal(run, drawn[kind]) and logged(run) == logged(drawn[kind])
+    assert not equal(run, whole)  # which is rope alone
+
+
+@pytest.mark.parametrize("kind", DRAWN)
+def test_neither_evaluation_on_the_way_nor_parts_change_what_is_drawn(folder, drawn, kind):
+    measured, parts = (
+        tiny(folder, f"name=drawn-{name}-{kind}", f"model.positional={DRAWN[kind]}", change)
+        for name, change in (("measured", "train.eval_every=2"), ("parts", "train.accumulate=2"))
+    )
+    train(measured), train(parts)
+    assert equal(measured, drawn[kind])
+    close(parts, drawn[kind], 1e-5)
+
+
+def test_processes_draw_apart_and_another_seed_draws_others(folder, monkeypatch):
+    seeds = []
+    monkeypatch.setattr(torch, "manual_seed", seeds.append)
+    for number, seed in ((0, 0), (1, 0), (0, 1)):
+        monkeypatch.setattr(Accelerator, "process_index", number)
+        run = tiny(folder, f"name=seeds-{number}-{seed}", f"seed={seed}", "train.steps=3")
+        train(run)
+    assert len(set(seeds) - {0, 1}) == 9  # 3 steps each; the others are of first weights

@@ -34,7 +34,7 @@ def add(q: Tensor, k: Tensor, v: Tensor, scores: Scores, pos: Positions, scale: 
     if scores.slopes is not None:
         pairs += of_slopes((scores.slopes / scale).float(), pos, q.dtype)
     if scores.decay is not None:
-        pairs += of_decay(scores.decay, group, scale, q.dtype)
+        pairs += of_decay(scores.decay, pos, group, scale, q.dtype)
     room = width(scores, q, group)
     q, k = (
         torch.cat([x, stacked([pair[mine] for pair in pairs], x, room)], -1) for mine, x in enumerate((q, k))
@@ -66,14 +66,16 @@ def of_slopes(slopes: Tensor, pos: Positions, dtype: torch.dtype) -> list[tuple[
     return [(part, place) for part in (steep, slopes - steep) for place in (coarse, where - coarse)]
 
 
-def of_decay(decay: Tensor, group: int, scale: float, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
+def of_decay(
+    decay: Tensor, pos: Positions, group: int, scale: float, dtype: torch.dtype
+) -> list[tuple[Tensor, Tensor]]:
     """As `of_slopes`. Heads that share a key have a channel each, which is zero in the queries of the others."""
     # A power of two in the queries, which every dtype holds, and what it lacks to 1 / scale in the keys.
     unit = 2.0 ** math.ceil(math.log2(1 / scale))
     heads = torch.arange(decay.shape[1], device=decay.device)
     mine = [(heads % group == member)[None, :, None] * unit for member in range(group)]
     decay = decay.to(torch.promote_types(dtype, torch.float32))
-    below = (decay - middle(decay)) / (scale * unit)  # (B or 1, H, T)
+    below = (decay - middle(decay, pos)) / (scale * unit)  # (B or 1, H, T)
     parts = in_parts(below, dtype) if dtype in HALVES else [below]
     return [(mine[member], part[:, member::group]) for part in parts for member in range(group)]
 
@@ -93,7 +95,7 @@ def missed(scores: Scores, pos: Positions, dtype: torch.dtype) -> Tensor | float
         out = out + scores.slopes.to(exact)[:, None] * (pos.of_queries - centre(pos))[:, None]
     if scores.decay is not None:
         decay = scores.decay.to(exact)
-        out = out + (decay - middle(decay))[..., pos.tokens - pos.queries :]
+        out = out + (decay - middle(decay, pos))[..., pos.tokens - pos.queries :]
     return out
 
 
@@ -102,9 +104,13 @@ def centre(pos: Positions) -> Tensor:
     return (pos.ids[:, :1] + pos.ids[:, -1:]) // 2
 
 
-def middle(decay: Tensor) -> Tensor:
-    """(B or 1, H, 1): the middle of each row's decay; any number would do, so that it has no gradient."""
-    return (decay[..., :1] + decay[..., -1:]).detach() / 2
+def middle(decay: Tensor, pos: Positions) -> Tensor:
+    """(B or 1, H, 1): the middle of each row's decay; any number would do, so that it has no gradient.
+
+    Zero where a row holds several documents: the bits of one must not follow from another.
+    """
+    ends = (decay[..., :1] + decay[..., -1:]).detach() / 2
+    return ends if pos.segments is None else torch.zeros_like(ends)
 
 
 def rising(pos: Positions) -> bool:
