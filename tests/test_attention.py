@@ -588,6 +588,12 @@ def test_what_is_kept_for_a_learned_gradient_grows_with_the_length_alone(words):
     assert many <= 1.05 * few
 
 
+@pytest.mark.parametrize("words", ["keep", "bias", "slopes and keep"])
+def test_the_masks_of_a_long_input_are_not_kept_either(words):
+    many, few = (kept(lambda q, pos: scores_of(words, pos, batch=1), tokens) for tokens in (4096, 3072))
+    assert many <= 1.05 * few
+
+
 def test_the_measure_of_what_is_kept_sees_a_full_matrix(monkeypatch):
     monkeypatch.setattr(sdpa, "checkpoint", lambda run, *given, **how: run(*given))
     many, few = (kept(lambda q, pos: scores_of("learned rows", pos, batch=1), tokens) for tokens in (2048, 1024))

@@ -17,6 +17,8 @@ can = frozenset({"slopes", "decay", "window", "sinks", "beyond", "bias", "rows",
 
 CHUNK = 512
 """Queries a chunk: 512 × T floats a head instead of T × T."""
+KEPT = 2**22
+"""Pairs of tokens whose masks may be kept for the gradient: all of 2048 tokens. Of more, chunks are run once more."""
 
 
 def refuses(scores: Scores, q: Tensor, k: Tensor, pos: Positions, lse: bool) -> str | None:
@@ -161,9 +163,10 @@ def apart(q: Tensor, k: Tensor, v: Tensor, lse: bool, mask: bool) -> tuple[Tenso
 
 def chunks(q: Tensor, k: Tensor, v: Tensor, scores: Scores, pos: Positions, scale: float, lse: bool) -> list:
     """The output and sum of each chunk. What is added to the scores may have a gradient, which no kernel has, or the
-    sum be asked for where none gives it; then a chunk is written out, and again for its gradient: no T×T is kept."""
+    sum be asked for where none gives it; then a chunk is written out, and again for its gradient, as one of many
+    chunks is: no T×T is kept, not even of masks."""
     written = learned(scores, q, k) or (lse and not runs(q))
-    again = written and torch.is_grad_enabled()
+    again = torch.is_grad_enabled() and (written or pos.queries * pos.tokens > KEPT)
     how = {"use_reentrant": False, "preserve_rng_state": False}
     if not written:
         k, v = apart(q, k, v, lse, mask=True)  # once, so that what each chunk keeps of them is a view
