@@ -73,7 +73,7 @@ def options(kind: str, given: dict[str, Any]) -> list[Option]:
 
 
 def meaning(cls: type[Scheme], option: str) -> str:
-    """What a docstring says of an option, its own class's or that of one it inherits from: `name, other: what it is.`"""
+    """What a docstring says of an option, its own class's or one it inherits from: `name, other: what it is.`"""
     for one in cls.__mro__:
         text = re.sub("`.*?`", "", " ".join((one.__doc__ or "").split()))  # without examples
         if found := re.search(rf"(?:^|[.\])] +|\s)(?:\w+, )*{option}(?:, \w+)*: (.+?(?<! al)\.)(?: |$)", text):
