@@ -59,9 +59,7 @@ def names_its_paper(spec: Spec, shape: Shape) -> str | None:
             raise Fails(f"line 1 is `{line}`: {LINE}")
         if len(line) > 114:
             raise Fails(f"line 1 has {len(line)} characters, and with its quotes room for 114")
-        if not re.search(
-            r"\([A-Z][\w\- ]+ (et al\. |and \w+ )?(19|20)\d\d, (arXiv:\d{4}\.\d{4,5}|[A-Z]\w+)\)\.$", line
-        ):
+        if not PAPER.search(line):
             if kind in kinds():
                 raise Fails(f"line 1 ends with `{line[-30:]}` and not with (Authors year, arXiv:…).")
             return "names no paper, such as (Authors year, arXiv:…). at the end of line 1"
