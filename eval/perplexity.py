@@ -1,130 +1,142 @@
-"""Perplexity on equal tokens: the mean loss at each length over the same targets, and the loss by position."""
+"""perplexity: token losses of one model under one or several protocols, made once, kept, and reduced to sums."""
 
-import hashlib
-import json
+# D documents
+
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor, nn
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
 
-from eval.plan import Window, equal_token
-from eval.score import score
+from eval import EvalError
+from eval.plan import Document, Plan, Record
+from eval.protocols import PROTOCOLS
+from eval.scorer import DEFAULT, Budget, Job, Scorer
 from eval.store import Store
+
+Work = list[tuple[Document, list[Record]]]
+"""Documents, and what is to be made of each."""
 
 
 @dataclass(frozen=True)
-class Point:
-    """One number: `value` is the mean in nats over `count` tokens, None where the model cannot take this length."""
+class Measured:
+    """The token losses of a plan, read from the store when asked for."""
 
-    probe: str  # perplexity: the targets common to all lengths; position: by place in one run of the longest length
-    length: int  # tokens of context; for position, the end of the octave [length/2, length)
-    value: float | None
-    count: int
-    note: str = ""
+    plan: Plan
+    store: Store
+    identity: str
+
+    def losses(self, record: Record, document: int) -> NDArray[np.float32]:
+        """(targets,) nats of one document, in the order of the protocol's windows."""
+        found = self.store.get(self.plan.key(self.identity, self.plan.documents[document], record))
+        if found is None:
+            raise EvalError(
+                f"{self.store.folder}: losses of {self.plan.documents[document].name} are missing or damaged; is "
+                "another process writing there? The same command measures them again"
+            )
+        return found
+
+    def sums(self, protocol: str = "equal") -> tuple[NDArray, NDArray]:
+        """(D, lengths) sums and weights whose quotient is the protocol's mean; NaN where a length cannot be taken.
+
+        Summed nats and scored tokens; where the protocol takes a mean of means, these means and how many they are.
+        """
+        shape = len(self.plan.documents), len(self.plan.lengths)
+        sums, counts = np.full(shape, np.nan), np.zeros(shape)
+        for record in self.plan.records():
+            if record[0] == protocol:
+                at = self.plan.lengths.index(record[1])
+                for n in range(shape[0]):
+                    sums[n, at], counts[n, at] = self.sum(record, n)
+        return sums, counts
+
+    def sum(self, record: Record, document: int) -> tuple[float, int]:
+        losses, kind = self.losses(record, document), PROTOCOLS[record[0]].mean
+        if kind == "tokens":
+            return float(losses.sum(dtype=np.float64)), len(losses)
+        if kind == "documents":
+            return float(losses.mean(dtype=np.float64)), 1
+        sizes = [window.scored for window in self.plan.windows(record, self.plan.documents[document])]
+        windows = np.split(losses, np.cumsum(sizes)[:-1])
+        return float(sum(window.mean(dtype=np.float64) for window in windows)), len(windows)
+
+    def targets(self, record: Record, document: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(targets,) which token of the document each loss is of, and how many tokens before it were seen."""
+        windows = self.plan.windows(record, self.plan.documents[document])
+        seen = np.concatenate([np.arange(w.first, w.length) + 1 for w in windows])
+        return seen + np.repeat([w.start for w in windows], [w.scored for w in windows]), seen
+
+
+def missing(plan: Plan, store: Store, identity: str, documents: Sequence[Document] | None = None) -> Work:
+    """What the store does not hold yet, of those documents (default: of all) that lack anything."""
+    work = [
+        (one, [record for record in plan.records() if store.get(plan.key(identity, one, record)) is None])
+        for one in (plan.documents if documents is None else documents)
+    ]
+    return [(one, records) for one, records in work if records]
 
 
 def measure(
     model: nn.Module,
-    documents: Sequence[tuple[str, Tensor]],
-    lengths: Sequence[int],
+    plan: Plan,
     *,
     store: Store,
     identity: str,
-    limit: int | None = None,
-    batch_tokens: int = 16384,
+    budget: Budget = DEFAULT,
     mine: slice = slice(None),
     meet: Callable[[], None] = lambda: None,
     advance: Callable[[int], None] = lambda tokens: None,
-) -> Iterator[Point]:
-    """The points of one model, each as soon as it is known, shortest length first.
+) -> Measured:
+    """Make the token losses of a plan that are not there yet.
 
-    documents: (name, ids) with at least max(lengths) + 1 ids each.   lengths: even, in tokens.
     store, identity: where losses are kept, and what names model, weights and scheme there: found again, not run again.
-    limit: the longest input that the model takes; beyond it a point has no value.   batch_tokens: tokens a forward.
     mine, meet: this process's share of the documents, and a call that returns once every process has done its share.
-    advance: told how many tokens were run.
+    advance: told how many tokens are run, or found.
     """
-    longest = max(lengths)
-    reachable = [length for length in sorted(lengths) if limit is None or length <= limit]
-    for length in sorted(lengths):
-        if length not in reachable:
-            yield Point("perplexity", length, None, 0, f"takes at most {limit} tokens")
-            continue
-        whole = length == reachable[-1]
-        keys = [key_of(identity, ids, length, longest, whole) for _, ids in documents]
-        todo = [n for n in range(len(documents))[mine] if store.get(keys[n]) is None]
-        group = max(1, batch_tokens // longest)
-        for start in range(0, len(todo), group):
-            part = todo[start : start + group]
-            sums = scored(model, [documents[n][1] for n in part], length, longest, batch_tokens, whole)
-            store.put({keys[n]: {"document": documents[n][0], **sums[at]} for at, n in enumerate(part)})
-            advance(longest * len(part))
-        meet()
-        store.read()
-        found = [store.get(key) for key in keys]
-        yield mean("perplexity", length, [(one["total"], one["count"]) for one in found])
-        if whole:
-            yield from by_position([one["octaves"] for one in found], longest, limit)
+    scorer = Scorer(model, budget)
+    for group in groups(plan, plan.documents[mine], 4 * budget.tokens):
+        work = missing(plan, store, identity, group)
+        advance(sum(map(plan.tokens, group)) - sum(plan.tokens(*one) for one in work))
+        if work:
+            store.put(losses_of(scorer, plan, identity, work, advance))
+    meet()
+    store.read()
+    return Measured(plan, store, identity)
 
 
-def scored(
-    model: nn.Module, documents: list[Tensor], length: int, longest: int, batch_tokens: int, whole: bool
-) -> list[dict]:
-    """Sums of losses of each document at one length. whole: also by octave of position, in a window at its start.
-
-    The sums are made in float64, on the CPU: an order of addition that no batch size and no device changes.
-    """
-    jobs = [(n, window) for n in range(len(documents)) for window in equal_token(length, longest)]
-    device = next(model.parameters()).device
-    sums = [{"total": 0.0, "count": 0} for _ in documents]
-    size = max(1, batch_tokens // length)
-    for start in range(0, len(jobs), size):
-        part = jobs[start : start + size]
-        first = 0 if whole and length == longest else min(window.first for _, window in part)
-        losses = run(model, [(documents[n], window) for n, window in part], first, device)
-        for (n, window), row in zip(part, losses, strict=True):
-            target = row[window.first - first :]
-            sums[n]["total"] += float(target.sum())
-            sums[n]["count"] += len(target)
-            if whole and length == longest:
-                sums[n]["octaves"] = octaves(row)
-    if whole and length < longest:  # the windows above do not start where the document starts
-        for n, ids in enumerate(documents):
-            sums[n]["octaves"] = octaves(run(model, [(ids, Window(0, length, 0))], 0, device)[0])
-    return sums
+def groups(plan: Plan, documents: Sequence[Document], tokens: int) -> Iterator[list[Document]]:
+    """Documents that are run, and kept, together. The same whatever is there already: so are the batches, and therefore
+    the last digit of every loss, after an interruption as without one."""
+    group, size = [], 0
+    for one in documents:
+        more = plan.tokens(one)
+        if group and size + more > tokens:
+            yield group
+            group, size = [], 0
+        group.append(one)
+        size += more
+    if group:
+        yield group
 
 
-def run(model: nn.Module, jobs: list[tuple[Tensor, Window]], first: int, device) -> Tensor:
-    """(windows, length - first) float64 losses."""
-    ids = torch.stack([ids[w.start : w.start + w.length + 1] for ids, w in jobs]).to(device)
-    return score(model, ids[:, :-1], ids[:, 1:], first).double().cpu()
+def losses_of(
+    scorer: Scorer, plan: Plan, identity: str, work: Work, advance: Callable[[int], None] = lambda tokens: None
+) -> dict[str, NDArray[np.float32]]:
+    """What the store takes in: key -> the losses of one document in the order of the protocol's windows."""
+    wanted = [(one, record) for one, records in work for record in records]
+    made = {(one, record): np.full(plan.count(record, one), np.nan, np.float32) for one, record in wanted}
+    runs = [(one, run) for one, records in work for run in plan.runs(one, records)]
+    for n, losses in scorer.losses([job(plan, one, run) for one, run in runs]):
+        one, run = runs[n]
+        for piece in run.pieces:
+            part = losses[piece.first - run.first : piece.stop - run.first].numpy()
+            made[one, piece.record][piece.at : piece.at + len(part)] = part
+        advance(run.length)
+    assert not any(np.isnan(losses).any() for losses in made.values()), "a target that no window scored"
+    return {plan.key(identity, one, record): losses for (one, record), losses in made.items()}
 
 
-def octaves(losses: Tensor) -> dict[str, list]:
-    """Sum and count of (L,) losses by octave of place: `2^k` holds the places [2^(k-1), 2^k), `1` the first place."""
-    ends = [1]
-    while ends[-1] < len(losses):
-        ends.append(2 * ends[-1])
-    starts = [0, *ends[:-1]]
-    return {str(z): [float(losses[a:z].sum()), len(losses[a:z])] for a, z in zip(starts, ends, strict=True)}
-
-
-def by_position(documents: list[dict[str, list]], longest: int, limit: int | None) -> Iterator[Point]:
-    for end in documents[0]:
-        yield mean("position", int(end), [tuple(one[end]) for one in documents])
-    end = 2 * int(max(documents[0], key=int))
-    while end < 2 * longest:
-        yield Point("position", end, None, 0, f"takes at most {limit} tokens")
-        end *= 2
-
-
-def mean(probe: str, length: int, parts: list[tuple[float, int]]) -> Point:
-    total, count = sum(t for t, _ in parts), sum(c for _, c in parts)
-    return Point(probe, length, total / count, count)
-
-
-def key_of(identity: str, ids: Tensor, length: int, longest: int, whole: bool) -> str:
-    """Everything that a document's sums depend on."""
-    content = hashlib.sha256(ids[: longest + 1].numpy().tobytes()).hexdigest()
-    return hashlib.sha256(json.dumps([identity, content, length, longest, whole]).encode()).hexdigest()[:32]
+def job(plan: Plan, one: Document, run) -> Job:
+    ids = one.ids[run.start : run.start + run.length + 1]
+    return Job(ids, run.first, plan.bos if run.bos else None, one.name, run.start)

@@ -15,42 +15,98 @@ LOGITS = 2**24
 """The most logits held at once: 64 MiB in fp32. A window of 32k tokens with 128k words would need 16 GB whole."""
 
 
+class NotFinite(EvalError):
+    """A loss that is no number: of which window of a batch, at which place."""
+
+    def __init__(self, ids: Tensor, losses: Tensor, first: int):
+        self.window, at = (~losses.isfinite()).nonzero()[0].tolist()
+        self.place, self.value = first + at, float(losses[self.window, at])
+        super().__init__(
+            f"the loss at place {self.place} of window {self.window} ({ids.shape[1]} tokens) is {self.value}: the "
+            f"model's logits are not finite there; the token is {int(ids[self.window, self.place])}"
+        )
+
+
 @torch.no_grad()
-def score(model: nn.Module, ids: Tensor, targets: Tensor, first: int = 0) -> Tensor:
+def score(
+    model: nn.Module, ids: Tensor, targets: Tensor, first: int = 0, *, logits: int = LOGITS, piece: int | None = None
+) -> Tensor:
     """How many nats each target costs: -log p(targets[:, p] | ids[:, : p+1]) for the places p from `first` on.
 
     model: any causal language model whose output has `.logits`.   ids, targets: (B, L) int64, targets[:, p] following
-    ids[:, p].   Returns (B, L - first) fp32.
-    Raises EvalError where a loss is not finite, naming the place.
+    ids[:, p].   logits: the most held at once.   piece: tokens at a time, through a cache; None: the window whole.
+    Returns (B, L - first) fp32.
+    Raises EvalError where a loss is not finite, naming the place, and where the model makes no logits.
     """
-    rows = max(1, LOGITS // (ids.shape[0] * vocabulary(model)))
+    rows = max(1, logits // (ids.shape[0] * vocabulary(model)))
     parts = []
-    for start, logits in logits_by_chunk(model, ids, first, rows):
-        wanted = targets[:, start : start + logits.shape[1]]
-        parts.append(F.cross_entropy(logits.float().transpose(1, 2), wanted, reduction="none"))
+    for start, made in logits_by_chunk(model, ids, first, rows, piece):
+        wanted = targets[:, start : start + made.shape[1]]
+        parts.append(F.cross_entropy(made.float().transpose(1, 2), wanted, reduction="none"))
     losses = torch.cat(parts, 1)
     if not losses.isfinite().all():
-        window, place = (~losses.isfinite()).nonzero()[0].tolist()
-        raise EvalError(
-            f"the loss at place {first + place} of window {window} ({ids.shape[1]} tokens) is {losses[window, place]}: "
-            "the model's logits are not finite there"
-        )
+        raise NotFinite(ids, losses, first)
     return losses
 
 
-def logits_by_chunk(model: nn.Module, ids: Tensor, first: int, rows: int) -> Iterator[tuple[int, Tensor]]:
+def logits_by_chunk(
+    model: nn.Module, ids: Tensor, first: int, rows: int, piece: int | None = None
+) -> Iterator[tuple[int, Tensor]]:
     """(place of the first row, (B, ≤ rows, V) logits) over the places from `first` on; the body runs once."""
-    body = getattr(model, getattr(model, "base_model_prefix", "") or "", None)
-    if not isinstance(body, nn.Module) or body is model:
-        logits = model(ids).logits  # nothing is known of its parts
-        yield from ((start, logits[:, start : start + rows]) for start in range(first, ids.shape[1], rows))
+    body = body_of(model)
+    if body is None:  # nothing is known of its parts
+        made = logits_of(model(ids), model)
+        yield from ((start, made[:, start : start + rows]) for start in range(first, ids.shape[1], rows))
         return
-    seen = body(input_ids=ids, use_cache=False)
-    for start in range(first, ids.shape[1], rows):
-        part = slice(start, start + rows)
-        # The model's own forward on a body that answers with these rows: soft-capping, scales and tied heads included.
-        with answering(body, lambda *_, part=part, **__: type(seen)(last_hidden_state=seen.last_hidden_state[:, part])):
-            yield start, model(input_ids=ids[:, part], use_cache=False).logits
+    for begun, seen in hidden_states(model, body, ids, piece):
+        hidden = seen.last_hidden_state
+        for start in range(max(first, begun), begun + hidden.shape[1], rows):
+            part = hidden[:, start - begun : start - begun + rows]
+            answer = type(seen)(last_hidden_state=part)
+            # The model's own forward on a body that answers with these rows: soft-capping, scales, tied heads included.
+            with answering(body, lambda *_, answer=answer, **__: answer):
+                made = logits_of(model(input_ids=ids[:, start : start + part.shape[1]], use_cache=False), model)
+            yield start, made
+
+
+def hidden_states(model: nn.Module, body: nn.Module, ids: Tensor, piece: int | None) -> Iterator[tuple[int, object]]:
+    """(place of the first token, what the body returns) of the window whole, or of one piece of it after the other."""
+    if piece is None:
+        yield 0, body(input_ids=ids, use_cache=False)
+        return
+    kept, seen = {}, []
+    hook = body.register_forward_hook(lambda module, inputs, out: seen.append(out))
+    try:
+        for start in range(0, ids.shape[1], piece):
+            # The model's own forward, which knows what the body has to be told of a cache; one row of logits is least.
+            out = model(input_ids=ids[:, start : start + piece], use_cache=True, logits_to_keep=1, **kept)
+            name = cache_name(out)
+            kept = {name: out[name]}
+            yield start, seen[0]
+            seen.clear()
+    finally:
+        hook.remove()
+
+
+def body_of(model: nn.Module) -> nn.Module | None:
+    """What makes hidden states in a model of transformers; None in any other, which is run as it is."""
+    body = getattr(model, getattr(model, "base_model_prefix", "") or "", None)
+    return body if isinstance(body, nn.Module) and body is not model else None
+
+
+def cache_name(out) -> str:
+    """What this version of transformers calls the cache of an output. Raises EvalError where there is none."""
+    for name in ("cache", "past_key_values"):
+        if getattr(out, name, None) is not None:
+            return name
+    raise EvalError("the model returns no cache: it cannot be given a window piece by piece")
+
+
+def logits_of(out, model: nn.Module) -> Tensor:
+    logits = getattr(out, "logits", None)
+    if logits is None:
+        raise EvalError(f"{type(model).__name__} makes no logits: load a causal language model (AutoModelForCausalLM)")
+    return logits
 
 
 @contextmanager
@@ -68,6 +124,6 @@ def answering(body: nn.Module, answer: Callable) -> Iterator[None]:
 
 
 def vocabulary(model: nn.Module) -> int:
-    """How many logits a place has; 1 where the model does not say, so that it is asked for all places at once."""
+    """How many logits a place has; 1 where the model does not say."""
     config = getattr(model, "config", None)
     return config.get_text_config().vocab_size if hasattr(config, "get_text_config") else 1

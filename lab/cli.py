@@ -1,4 +1,4 @@
-"""The command line, lab train | eval | compare | generate | schemes | check | bench: each imports what it needs."""
+"""The command line, lab train | eval | compare | rank | lm-eval | generate | schemes | check | bench."""
 
 import sys
 from pathlib import Path
@@ -52,20 +52,34 @@ def evaluate(
     settings: Annotated[
         list[str] | None, typer.Argument(help="YAML files and a.b=c over the run's own settings.")
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be run and what it costs, and stop.")
+    ] = False,
 ) -> None:
     """Measure a trained run at longer and longer contexts, as trained and with other schemes swapped in."""
     from lab.config import of_run
 
     which = of_run(run, settings or [])
     from lab.evaluate import evaluate
+    from lab.figure import figures
     from lab.table import show
     from lab.track import publish
     from lab.train import accelerator_for
 
     accelerator = accelerator_for(which)
-    rows = list(evaluate(which, accelerator))
+
+    def say(plan: str) -> None:
+        if accelerator.is_main_process:
+            print(plan, file=sys.stdout if dry_run else sys.stderr, flush=True)
+
+    rows = list(evaluate(which, accelerator, say=say, dry=dry_run))
+    if dry_run:
+        return
     publish(rows, which, accelerator)
     if accelerator.is_main_process:
+        out = which.path / "eval"
+        for path in figures(rows, out, which.train.length):
+            print(path)
         show(rows, which.train.length)
 
 
@@ -84,7 +98,38 @@ def compare(config: Config, overrides: Overrides = None) -> None:
     out = compare(run)
     if PartialState().is_main_process:
         show(rows_of(out / "rows.jsonl"), run.train.length)
-        print(f"{out}/table.md, rows.jsonl, curve.png")
+        print(f"{out}/table.md, rows.jsonl, {', '.join(sorted(path.name for path in out.glob('*.png')))}")
+
+
+@app.command()
+def rank(
+    comparisons: Annotated[list[Path], typer.Argument(help="Folders of `lab compare`: runs/copy runs/sum")],
+) -> None:
+    """Rank encodings over several comparisons on algorithmic problems, one a task, as the paper does."""
+    from lab.ranking import merged
+    from lab.table import show
+
+    show(merged(comparisons), 0)
+
+
+@app.command(name="lm-eval")
+def lm_eval(
+    which: Annotated[str, typer.Argument(help="The folder of a trained run, or a model of transformers.")],
+    tasks: Annotated[str, typer.Option(help="Of lm-eval: arc_easy,piqa; * stands for any letters.")],
+    limit: Annotated[int | None, typer.Option(min=1, help="Documents of each task; default: all.")] = None,
+    scheme: Annotated[
+        str | None, typer.Option(help='Put another encoding into a run: "rope-ntk factor=auto", or the same as YAML.')
+    ] = None,
+    length: Annotated[int | None, typer.Option(min=2, help="Longest input in tokens; default: the model's.")] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Inputs of a forward pass.")] = 8,
+    include: Annotated[list[Path] | None, typer.Option(help="A folder with tasks of your own, as YAML.")] = None,
+    out: Annotated[Path, typer.Option(help="Where rows go of a model that is no run.")] = Path("runs/lm-eval"),
+) -> None:
+    """Ask the tasks of EleutherAI's lm-eval, an optional extra; results become rows like any other."""
+    from lab.lmeval import ask, show
+
+    how = {"limit": limit, "scheme": scheme, "length": length, "batch": batch, "own": include or [], "out": out}
+    show(ask(which, tasks.split(","), **how))
 
 
 @app.command()
@@ -213,6 +258,20 @@ def bench_train(
     result = train_speed(batch=batch, length=length, rounds=rounds)
     write(result, out)
     show(result)
+
+
+@bench.command(name="eval")
+def bench_eval(
+    parts: Annotated[str, typer.Option(help="Some of prefix,equal,memory,grid,store.")] = "all",
+    out: Annotated[Path, typer.Option(help="Where the figures go, as JSON.")] = Path("runs/bench/eval.json"),
+) -> None:
+    """Evaluation: one reading of a text instead of many, memory of long windows, what is kept of them."""
+    from lab.bench import write
+    from lab.bench_eval import eval_speed, read_parts, show
+
+    rows = list(eval_speed(read_parts(parts)))
+    write(rows, out)
+    show(rows)
 
 
 def main() -> None:

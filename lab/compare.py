@@ -6,8 +6,11 @@ from pathlib import Path
 from accelerate import Accelerator
 
 from lab import LabError
-from lab.evaluate import evaluate
-from lab.figure import curve
+from lab.evaluate import kept, outcomes
+from lab.figure import by_size, figures
+from lab.joint import joint_rows, lines_of, reach_rows, verdicts
+from lab.joint import notes as cautions_of
+from lab.outcome import Outcome
 from lab.rows import Row, read, write
 from lab.settings import Run
 from lab.table import markdown
@@ -17,20 +20,21 @@ from positional.build import names_of
 
 
 def compare(run: Run) -> Path:
-    """Train and measure every line of `run.compare`; returns the folder with rows.jsonl, table.md and curve.png.
+    """Train and measure every line of `run.compare`; returns the folder: rows.jsonl, table.md, a figure of each probe.
 
     Each line has a run of its own in `runs/<name>/`, so a rerun of the same command goes on where it was.
     """
     if not run.compare.runs:
         wanted = "compare: {runs: [{train: alibi}, {train: rope, swap: [{kind: rope-ntk, factor: auto}]}]}"
         raise LabError(f"{run.name} compares nothing: write {wanted}", code=2)
-    out, measured = run.path / "compare", {}
+    out, measured, came = run.path / "compare", {}, []
     before = read(out / "rows.jsonl")
     parts = parts_of(run)
     for name, part in parts:
         accelerator = accelerator_for(part)
         old = [row for row in before if row.run == part.name]
-        measured[part.name] = train_and_measure(part, name, accelerator, run.name, old)
+        measured[part.name], found = train_and_measure(part, name, accelerator, run.name, old)
+        came += found
         if accelerator.is_main_process:
             out.mkdir(parents=True, exist_ok=True)
             # Lines that are still to come keep the rows of an earlier call: nothing measured is out of sight meanwhile.
@@ -38,26 +42,37 @@ def compare(run: Run) -> Path:
             rows = [row for lines in measured.values() for row in lines]
             write(out / "rows.jsonl", [*rows, *(row for row in before if row.run in waiting)])
     if accelerator.is_main_process:
-        (out / "table.md").write_text(markdown(rows, run.train.length))
-        curve(rows, out / "curve.png", run.train.length)
+        lines = lines_of(came)
+        rows += [*joint_rows(run.name, lines), *reach_rows(run.name, came, run.train.length)]
+        write(out / "rows.jsonl", rows)
+        said = [*verdicts(lines), *cautions_of(lines)]
+        (out / "table.md").write_text(markdown(rows, run.train.length) + "".join(f"\n{line}  " for line in said) + "\n")
+        if run.data.source == "algorithmic":
+            drawn = [by_size(rows, out / "sizes.png", run.train.length)]
+        else:
+            drawn = figures(rows, out, run.train.length)
         if rows != before:
             summary = Track(
                 run.model_copy(update={"name": "compare", "folder": str(run.path)}), accelerator, group=run.name
             )
-            summary.figure(out / "curve.png")
+            for path in drawn:
+                summary.figure(path)
             summary.table(rows)
             summary.close()
     return out
 
 
-def train_and_measure(part: Run, name: str, accelerator: Accelerator, group: str, before: list[Row]) -> list[Row]:
+def train_and_measure(
+    part: Run, name: str, accelerator: Accelerator, group: str, before: list[Row]
+) -> tuple[list[Row], list[Outcome]]:
     """Train and measure one line, and show the tracker what differs from `before`."""
     track = Track(part, accelerator, group=group)
     train(part, accelerator, track)
-    rows = list(evaluate(part, accelerator, name))
+    came = list(outcomes(part, accelerator, name))
+    rows = [row for outcome in came for row in kept(outcome.rows(part), part, accelerator)]
     if rows != before:
         publish(rows, part, accelerator, group=group, track=track)
-    return rows
+    return rows, came
 
 
 def parts_of(run: Run) -> list[tuple[str, Run]]:

@@ -64,6 +64,10 @@ def corpus(settings: Data) -> Corpus:
 
     Raises LabError where the source, the tokenizer or the cache folder cannot be used, or nothing is held out.
     """
+    if settings.source == "algorithmic":
+        from lab.algorithmic import corpus_of
+
+        return corpus_of(settings)
     source, tokenizer = identity(settings), tokenizer_of(settings.tokenizer)
     made_from = {"format": FORMAT, "source": source, "tokenizer": tokenizer.identity}
     made_from |= {"settings": settings.model_dump(include={"documents", "held_out"})}
@@ -297,8 +301,10 @@ def order(tokens: int, length: int, seed: int, epoch: int) -> np.ndarray:
     return phase + length * random.permutation(count)
 
 
-def long_documents(side: Side, *, length: int, count: int) -> list[tuple[str, np.ndarray]]:
+def long_documents(side: Side, *, length: int, count: int, whole: bool = False) -> list[tuple[str, np.ndarray]]:
     """(name, first `length` ids as int64) of `count` documents with at least so many tokens, without end tokens.
+
+    whole: all ids instead.
 
     They are the first in the order of a hash of their content, so a document added elsewhere displaces at most one.
     Raises LabError if there are fewer.
@@ -312,4 +318,4 @@ def long_documents(side: Side, *, length: int, count: int) -> list[tuple[str, np
             "Lower eval.documents or eval.lengths, add longer texts, or raise data.held_out"
         )
     chosen = heapq.nsmallest(count, fitting, key=lambda d: hashlib.sha256(side.document(d)).digest())
-    return [(side.names[d], np.array(side.document(d)[:length], np.int64)) for d in chosen]
+    return [(side.names[d], np.array(side.document(d)[: None if whole else length], np.int64)) for d in chosen]

@@ -2,59 +2,164 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import torch
 from accelerate import Accelerator
-from torch import Tensor
 
-from eval.perplexity import Point, measure, scored
+from eval.cost import Size, cost, seconds
+from eval.perplexity import Measured, losses_of, measure, missing
+from eval.plan import STRIDE, Document, Plan
+from eval.protocols import PROTOCOLS
+from eval.report import asking, described
+from eval.scorer import Budget, Scorer
+from eval.shared import may_share
 from eval.store import Store
 from lab import LabError
 from lab.checkpoint import digest
 from lab.data import Corpus, corpus, long_documents
+from lab.joint import reach_rows
 from lab.model import LabConfig, LabModel, swap
+from lab.outcome import Outcome, blank_row, lengths_of
 from lab.progress import Progress, progress
 from lab.rows import Row, Rows
-from lab.settings import Run, tokens
+from lab.settings import Run
+from lab.tasks import Answers, Tasks, share
 from positional.build import moved, names_of, sources, with_options
 
-Documents = list[tuple[str, Tensor]]
+
+def evaluate(run: Run, accelerator: Accelerator, trained_as: str | None = None, **how: Any) -> Iterator[Row]:
+    """Rows of a trained run; each is in the run's rows.jsonl before it is yielded. how: see `outcomes`."""
+    came = []
+    for outcome in outcomes(run, accelerator, trained_as, **how):
+        came.append(outcome)
+        yield from kept(outcome.rows(run), run, accelerator)
+    yield from kept(reach_rows(run.name, came, run.train.length), run, accelerator)
 
 
-def evaluate(run: Run, accelerator: Accelerator, trained_as: str | None = None) -> Iterator[Row]:
-    """Rows of a trained run, as they come; each is in the run's rows.jsonl before it is yielded.
+def kept(rows: Iterable[Row], run: Run, accelerator: Accelerator) -> list[Row]:
+    """These rows, in the run's rows.jsonl."""
+    made = list(rows)
+    if accelerator.is_main_process:
+        there = Rows(run.path / "rows.jsonl")
+        for row in made:
+            there.put(row)
+    return made
 
-    The run's own scheme comes first, then those of `run.eval.swap`, all on the same scored tokens.
+
+def outcomes(
+    run: Run,
+    accelerator: Accelerator,
+    trained_as: str | None = None,
+    say: Callable[[str], None] | None = None,
+    dry: bool = False,
+) -> Iterator[Outcome]:
+    """What comes of the run's own scheme, then of those of `run.eval.swap`, all on the same scored tokens.
+
     trained_as: what to call the run's own scheme, where its kind would not tell it from another's.
+    say: told the plan of each scheme before it runs.   dry: nothing is run after that.
     Raises LabError where the run is not trained, or too few held-out documents are long enough.
     """
     model = trained_model(run).to(accelerator.device)
     own, trained = model.config.positional, model.scheme
     with accelerator.main_process_first():
         text = corpus(run.data)
-    lengths = [tokens(length, run.train.length) for length in run.eval.lengths]
-    documents = held_out_documents(text, max(lengths), run.eval.documents)
     if text.meta["vocab_size"] != model.config.vocab_size:
         raise LabError(
             f"the data has a vocabulary of {text.meta['vocab_size']} and {run.path} one of {model.config.vocab_size}: "
             f"measure it with the tokenizer that it was trained with",
             code=2,
         )
-    weights, rows = digest(run.path / "model" / "model.safetensors"), Rows(run.path / "rows.jsonl")
+    plan = None if run.data.source == "algorithmic" else plan_of(run, text)
+    tasks = Tasks(run, text, accelerator)
+    weights = [digest(run.path / "model" / name) for name in ("model.safetensors", "config.json")]
     specs = [own, *run.eval.swap]
     names = names_of(specs)
     names[0] = trained_as or names[0]
-    total = len(specs) * len(lengths) * max(lengths) * len(documents)
-    with progress(f"{run.name}: measure", total, show=accelerator.is_main_process) as bar:
+    total = len(specs) * (1 if plan is None else sum(map(plan.tokens, plan.documents[share(accelerator)])))
+    with progress(f"{run.name}: measure", total, show=accelerator.is_main_process and not dry) as bar:
         for spec, name in zip(specs, names, strict=True):
             model.model.scheme = trained  # a swap keeps what the trained scheme learned, not what another swap left
-            blank = Row(run.name, name, names[0], run.seed, "perplexity", "nats", 0, None, 0)
-            for row in rows_of(blank, run, spec, model, weights, documents, lengths, accelerator, bar):
-                if accelerator.is_main_process:
-                    rows.put(row)
-                yield row
+            blank = blank_row(run, name, names[0])
+            if name != names[0] and (untrained := swap(model, spec)):
+                note = f"needs training: {', '.join(untrained)}"
+                yield Outcome(name, names[0], run.seed, None, note, tasks.unmeasured(blank, note))
+                continue
+            code = [digest(path) for path in sources(spec)]
+            said = json.dumps([weights, with_options(spec), code, precision(accelerator)])
+            identity = hashlib.sha256(said.encode()).hexdigest()
+            with torch.autocast(accelerator.device.type, torch.bfloat16, enabled=precision(accelerator) == "bf16"):
+                measured, answers = None, Answers()
+                if plan is not None:
+                    measured = of_scheme(model, plan, identity, name, run, accelerator, bar, say, dry)
+                if say is not None and tasks.asks:
+                    said = asking(tasks.tasks, tasks.questions.lengths, tasks.runs(model, identity))
+                    say(f"{name}: {said}")
+                if not dry:
+                    answers = tasks.answers(blank, model, identity)
+            if not dry:
+                yield Outcome(name, names[0], run.seed, measured, answers=answers)
+
+
+def plan_of(run: Run, text: Corpus) -> Plan:
+    return of_documents(text, lengths_of(run), run.eval.documents, run.eval.protocols, run.eval.stride)
+
+
+def of_documents(
+    text: Corpus, lengths: list[int], count: int, protocols: Sequence[str] = ("equal",), stride: int = STRIDE
+) -> Plan:
+    """A plan for the first `count` held-out documents that are long enough, cut to what the protocols need."""
+    chosen = [PROTOCOLS[name] for name in protocols]
+    wanted = max(protocol.needs(max(lengths), stride) for protocol in chosen)
+    whole = any(protocol.whole for protocol in chosen)
+    found = long_documents(text.held_out, length=wanted, count=count, whole=whole)
+    in_bytes = text.meta["tokenizer"]["name"] == "bytes"  # of other tokenizers' tokens it is not known
+    documents = [
+        Document(name, torch.from_numpy(ids), np.ones(len(ids), np.int8) if in_bytes else None) for name, ids in found
+    ]
+    return Plan(documents, lengths, chosen, stride=stride)
+
+
+def of_scheme(
+    model: LabModel,
+    plan: Plan,
+    identity: str,
+    name: str,
+    run: Run,
+    accelerator: Accelerator,
+    bar: Progress,
+    say: Callable[[str], None] | None,
+    dry: bool,
+) -> Measured | None:
+    """The losses of the scheme that is in the model now; None where it is only planned."""
+    mine, full = share(accelerator), plan
+    plan = replace(plan, limit=model.scheme.limit)
+    store, budget = Store(run.path / "losses", accelerator.process_index), Budget(run.eval.batch_tokens)
+    todo = missing(plan, store, identity)
+    shared, why = False, "each length is run by itself: the encoding follows the length that is run"
+    if todo and model.scheme.prefix_consistent:
+        shared, why = may_share(model, plan, budget)
+    plan = replace(plan, shared=shared)
+    if say is not None:
+        size, runs = Size.of(model), [run for one in todo for run in plan.runs(*one)]
+        say(f"{name}: {described(plan, cost(size, runs, budget), seconds(model, size, runs, budget), why)}")
+    if dry:
+        return None
+    # What is shared is run less: the bar goes on as far for each scheme.
+    parts = [sum(map(one.tokens, plan.documents[mine])) for one in (full, plan)]
+    return measure(
+        model,
+        plan,
+        store=store,
+        identity=identity,
+        budget=budget,
+        mine=mine,
+        meet=accelerator.wait_for_everyone,
+        advance=lambda count: bar.advance(count * parts[0] / max(1, parts[1]), name),
+    )
 
 
 def trained_model(run: Run) -> LabModel:
@@ -67,69 +172,23 @@ def trained_model(run: Run) -> LabModel:
     return LabModel.from_pretrained(folder, config=config, trust_remote_code=True).eval()
 
 
-def rows_of(
-    blank: Row, run, spec, model, weights: str, documents, lengths, accelerator, bar: Progress
-) -> Iterator[Row]:
-    """The rows of one scheme: `blank`, filled in."""
-    if blank.scheme != blank.trained_as and (untrained := swap(model, spec)):
-        note = f"needs training: {', '.join(untrained)}"
-        yield from (replace(blank, length=length, note=note) for length in lengths)
-        return
-    code = [digest(path) for path in sources(spec)]
-    said = json.dumps([weights, with_options(spec), code, precision(accelerator)])
-    identity = hashlib.sha256(said.encode()).hexdigest()
-    points = measure(
-        model,
-        documents,
-        lengths,
-        store=Store(run.path / "losses", accelerator.process_index),
-        identity=identity,
-        limit=model.scheme.limit,
-        batch_tokens=run.eval.batch_tokens,
-        mine=slice(accelerator.process_index, None, accelerator.num_processes),
-        meet=accelerator.wait_for_everyone,
-        advance=lambda count: bar.advance(count, blank.scheme),
-    )
-    for point in in_precision(points, accelerator):
-        yield replace(
-            blank, probe=point.probe, length=point.length, value=point.value, count=point.count, note=point.note
-        )
-
-
-def in_precision(points: Iterator[Point], accelerator: Accelerator) -> Iterator[Point]:
-    """Each point made as training ran: under bf16 autocast or in fp32; what happens between two is left alone."""
-    while True:
-        with torch.autocast(accelerator.device.type, torch.bfloat16, enabled=precision(accelerator) == "bf16"):
-            point = next(points, None)
-        if point is None:
-            return
-        yield point
-
-
-def held_out_documents(text: Corpus, longest: int, count: int) -> Documents:
-    """The first `count` held-out documents that have longest + 1 tokens, cut to those."""
-    found = long_documents(text.held_out, length=longest + 1, count=count)
-    return [(name, torch.from_numpy(ids)) for name, ids in found]
-
-
 def held_out(
     model: LabModel, text: Corpus, train_length: int, accelerator: Accelerator, count: int = 8
 ) -> dict[str, float]:
     """The mean loss at 1, 2 and 4 training lengths, as far as the scheme reads, on the same held-out tokens."""
     lengths = [train_length, 2 * train_length, 4 * train_length]
-    longest = max(lengths)
-    mine = held_out_documents(text, longest, count)[accelerator.process_index :: accelerator.num_processes]
+    plan = replace(of_documents(text, lengths, count), limit=model.scheme.limit)
+    budget = Budget(8 * plan.longest)
+    mine = plan.documents[share(accelerator)]
     losses = {}
-    for length in lengths:
-        if model.scheme.limit is None or length <= model.scheme.limit:
-            sums = scored(model, [ids for _, ids in mine], length, longest, 8 * longest, whole=False)
-            both = (
-                torch.tensor([[one["total"], one["count"]] for one in sums], dtype=torch.float64).reshape(-1, 2).sum(0)
-            )
-            total, tokens_ = accelerator.reduce(both.to(accelerator.device)).tolist()
-            losses[f"held_out_{length}"] = total / tokens_
+    for record in plan.records():
+        made = losses_of(Scorer(model, budget), plan, "", [(document, [record]) for document in mine]).values()
+        both = torch.tensor([sum(x.sum(dtype="float64") for x in made), sum(map(len, made))], dtype=torch.float64)
+        total, tokens_ = accelerator.reduce(both.to(accelerator.device)).tolist()
+        losses[f"held_out_{record[1]}"] = total / tokens_
     return losses
 
 
 def precision(accelerator: Accelerator) -> str:
-    return "bf16" if accelerator.mixed_precision == "bf16" else "fp32"
+    """How the model computes here: as accelerate was told for training."""
+    return accelerator.mixed_precision if accelerator.mixed_precision == "bf16" else "fp32"

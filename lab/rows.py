@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from eval.store import append, lines, overwrite
+from eval.jsonl import append, lines, overwrite
 
 
 @dataclass(frozen=True)
@@ -12,13 +12,15 @@ class Row:
     run: str
     scheme: str  # the encoding that was measured
     trained_as: str  # the encoding that the weights were trained with
-    seed: int
+    seed: int | None  # None: over all seeds
     probe: str
     metric: str
     length: int  # tokens of context
     value: float | None  # None: the scheme cannot take this length; the note says why
     count: int  # tokens that the value is a mean over
     note: str = ""
+    low: float | None = None  # the 95 % interval; None where there is none
+    high: float | None = None
 
     @property
     def what(self) -> tuple:

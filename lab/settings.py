@@ -12,14 +12,28 @@ Length = Any
 """Tokens: 4096, "4k" (4 × 1024), or "8x" (8 × the training length)."""
 
 
+Protocol = Literal[
+    "equal", "position", "suffix", "yarn-prefix", "hf-stride", "lm-eval-disjoint", "llama.cpp-half", "longlora-all"
+]
+"""Those of eval.protocols, which says what each scores."""
+
+
 class Settings(BaseModel):
     """Frozen and strict: no unknown key, no "3" for a 3, no change after reading."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
+class Mixed(Settings):
+    """Samples of a task among the training sequences."""
+
+    task: str
+    share: float = Field(gt=0, le=1)
+    options: dict[str, Any] = {}
+
+
 class Data(Settings):
-    source: Literal["stdlib", "text", "hub"] = "stdlib"
+    source: Literal["stdlib", "text", "hub", "algorithmic"] = "stdlib"
     path: Annotated[list[str], BeforeValidator(lambda path: [path] if isinstance(path, str) else path)] = []
     name: str | None = None
     config: str | None = None
@@ -30,7 +44,10 @@ class Data(Settings):
     tokenizer: str = "bytes"
     held_out: float = Field(0.1, gt=0, lt=1)
     packing: Literal["concat", "documents"] = "concat"
+    mix: list[Mixed] = []
     cache: str = "runs/.data"
+    task: Annotated[list[str], BeforeValidator(lambda task: [task] if isinstance(task, str) else task)] = []
+    sizes: tuple[Annotated[int, Field(gt=0)], Annotated[int, Field(gt=0)]] = Field((1, 20), strict=False)
 
     @model_validator(mode="after")
     def source_has_what_it_reads(self):
@@ -73,11 +90,25 @@ class Train(Settings):
     keep: int = Field(2, gt=0)
 
 
+class Asked(Settings):
+    """A task with known answers that a model is asked at every length; `grid` is needles at many depths."""
+
+    task: str
+    count: int = Field(100, gt=0)
+    depths: int = Field(11, gt=1)
+    options: dict[str, Any] = {}
+
+
 class Eval(Settings):
-    lengths: list[Length] = ["1x", "2x", "4x", "8x", "16x"]
+    lengths: list[Length] = Field(["1x", "2x", "4x", "8x", "16x"], min_length=1)
     documents: int = Field(32, gt=0)
+    protocols: list[Protocol] = Field(["equal", "position"], min_length=1)
+    stride: int = Field(256, gt=0)
     batch_tokens: int = Field(16384, gt=0)
     swap: list[Spec] = []
+    tasks: list[Asked] = []
+    sizes: list[Annotated[int, Field(gt=0)]] = []
+    problems: int = Field(100, gt=0)
 
 
 class Trained(Settings):
@@ -122,12 +153,16 @@ def cross_checks(run: Run) -> list[str]:
     from lab.model import misfits
     from positional import SchemeError, Shape, build
 
-    problems = []
-    for i, text in enumerate(run.eval.lengths):
+    problems, lengths = [], []
+    for i, text in enumerate([] if run.data.source == "algorithmic" else run.eval.lengths):
         try:
-            tokens(text, run.train.length)
+            lengths.append(tokens(text, run.train.length))
         except ValueError as error:
             problems.append(f"eval.lengths[{i}]: {error}")
+    problems += [f"data.mix{said}" for said in unmixable(run.data, run.train.length)]
+    problems += [f"eval.tasks[{i}]: {said}" for i, one in enumerate(run.eval.tasks) for said in unaskable(one)]
+    if run.data.source != "algorithmic":
+        problems += [f"eval.protocols: {one}" for one in unscorable(run.eval, sorted(lengths))]
     sizes = run.model.width, run.model.heads, run.model.kv_heads
     if wrong := misfits(*sizes):  # no encoding can be tried at a shape that does not exist
         return [*(f"model: {one}" for one in wrong), *problems]
@@ -142,7 +177,61 @@ def cross_checks(run: Run) -> list[str]:
             build(spec, shape)
         except SchemeError as error:
             problems.append(f"{key}: {error}")
+    if run.data.source == "algorithmic":
+        from lab.algorithmic import flaws
+
+        problems += flaws(run)
     return problems
+
+
+def unaskable(asked: Asked) -> list[str]:
+    """What is wrong with a task to ask: a name or an option that there is not."""
+    from eval import EvalError
+    from eval.tasks import with_defaults
+
+    if asked.task == "grid":
+        return ["grid has no options"] if asked.options else []
+    try:
+        with_defaults(asked.task, asked.options)
+    except EvalError as error:
+        return [f"{error}, and grid" if "there are" in str(error) else str(error)]
+    return []
+
+
+def unmixable(data: Data, length: int) -> list[str]:
+    """What is wrong with data.mix: a task or option that there is not, shares above 1, samples that cannot fit."""
+    from eval import EvalError
+    from eval.tasks import build, with_defaults
+    from eval.voice import in_bytes
+
+    problems = []
+    if (total := sum(part.share for part in data.mix)) > 1:
+        problems.append(f": the shares add up to {total:g}; what is left of 1 is text")
+    for i, part in enumerate(data.mix):
+        try:
+            with_defaults(part.task, part.options)
+            if data.tokenizer == "bytes":  # elsewhere a sample's size hangs on the tokenizer
+                build(part.task, part.options, length=length + 1, count=1, voice=in_bytes())
+        except EvalError as error:
+            problems.append(f"[{i}]: {error}")
+    return problems
+
+
+def unscorable(asked: Eval, lengths: list[int]) -> list[str]:
+    """What is wrong with the protocols at these lengths, at the shortest where it is: told before hours of training."""
+    from eval import EvalError
+    from eval.protocols import PROTOCOLS
+
+    problems = {}
+    for protocol in map(PROTOCOLS.get, asked.protocols):
+        for length in lengths:
+            least = protocol.needs(lengths[-1], asked.stride)
+            try:
+                if not any(window.scored for window in protocol.windows(least, length, lengths[-1], asked.stride)):
+                    raise EvalError(f"{protocol.name} scores no token of a window of {length}: take longer lengths")
+            except EvalError as error:
+                problems.setdefault(protocol.name, str(error))
+    return list(problems.values())
 
 
 def tokens(length: Length, train_length: int) -> int:

@@ -42,17 +42,49 @@ def as_bytes() -> Tokenizer:
     return Tokenizer(encode, decode, 256, 0, {"name": "bytes"})
 
 
-def pretrained(name: str) -> Tokenizer:
-    """A Hugging Face tokenizer, by name or folder. Raises LabError if it is not found or cannot end a document."""
+def of_hub(name: str):
     from transformers import AutoTokenizer
 
     try:
-        loaded = AutoTokenizer.from_pretrained(str(Path(name).expanduser()))
+        return AutoTokenizer.from_pretrained(str(Path(name).expanduser()))
     except Exception as error:  # transformers, tokenizers, huggingface_hub and httpx raise errors of their own
         raise LabError(
             f"data.tokenizer: no tokenizer `{name}`: {first_line(error)}\n"
             "write `bytes`, a folder that holds a tokenizer, or a name on the Hub that is downloaded or can be reached"
         ) from error
+
+
+def for_transformers(name: str):
+    """The same tokenizer as transformers has it, for programs that take no other."""
+    return bytes_for_transformers() if name == "bytes" else of_hub(name)
+
+
+def bytes_for_transformers():
+    """Ids are the bytes of UTF-8, and nothing else."""
+    from tokenizers import Tokenizer, decoders, pre_tokenizers
+    from tokenizers.models import BPE
+    from transformers import PreTrainedTokenizerFast
+
+    letters = printable()
+    letters[0] = "\0"  # itself: it is a special token, and what stands for a byte here may stand in a text
+    rules = Tokenizer(BPE(vocab={letter: byte for byte, letter in letters.items()}, merges=[]))
+    rules.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    rules.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=rules, eos_token="\0", pad_token="\0", clean_up_tokenization_spaces=False
+    )
+
+
+def printable() -> dict[int, str]:
+    """The letter that stands for a byte in byte-level vocabularies: itself; where that is blank, one from U+0100 on."""
+    own = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = iter(range(256, 512))
+    return {byte: chr(byte if byte in own else next(others)) for byte in range(256)}
+
+
+def pretrained(name: str) -> Tokenizer:
+    """A Hugging Face tokenizer, by name or folder. Raises LabError if it is not found or cannot end a document."""
+    loaded = of_hub(name)
     eos = loaded.sep_token_id if loaded.eos_token_id is None else loaded.eos_token_id
     if eos is None:
         raise LabError(f"data.tokenizer: `{name}` has no eos or sep token to end documents with; add one to it")

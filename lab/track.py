@@ -81,7 +81,7 @@ class Track:
         if self.open() and (run := self.wandb):
             import wandb
 
-            run.log({"curve": wandb.Image(str(path))})
+            run.log({path.stem: wandb.Image(str(path))})
 
     def close(self) -> None:
         if self.opened:

@@ -14,10 +14,11 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from eval.store import append, lines, overwrite
-from lab import LabError, checkpoint
+from eval.jsonl import append, lines, overwrite
+from lab import LabError, algorithmic, checkpoint
 from lab.config import checked, dump, tree
 from lab.data import Corpus, batch, corpus, packed
+from lab.mix import Mix
 from lab.model import LabConfig, LabModel
 from lab.optim import optimizer, rate
 from lab.progress import progress, quiet
@@ -108,7 +109,7 @@ def train(run: Run, accelerator: Accelerator | None = None, track: Track | None 
 def steps(run: Run, accelerator: Accelerator, model, adam, text: Corpus, track: Track, step: int) -> None:
     """The loop: from `step` to the last, saving on the way."""
     main, settings = accelerator.is_main_process, run.train
-    log, saved = run.path / "train.jsonl", step
+    log, saved, mix = run.path / "train.jsonl", step, Mix(run, text.train)
     if main:
         forget_after(log, step)
     model.train()
@@ -117,7 +118,7 @@ def steps(run: Run, accelerator: Accelerator, model, adam, text: Corpus, track: 
     with interruptible() as signalled, progress(run.name, total, done=step, show=main) as bar:
         while step < total:
             lr = rate(step, settings)
-            loss, norm = one_step(run, accelerator, model, adam, text, step, lr, saved)
+            loss, norm = one_step(run, accelerator, model, adam, text, mix, step, lr, saved)
             step += 1
             speed = tokens * (step - since) / (time.perf_counter() - begun)
             bar.advance(1, f"loss {loss:.3f} · {speed:,.0f} tokens/s")
@@ -137,13 +138,19 @@ def steps(run: Run, accelerator: Accelerator, model, adam, text: Corpus, track: 
                 )
 
 
-def one_step(run, accelerator, model, adam, text: Corpus, step: int, lr: float, saved: int) -> tuple[float, float]:
+def one_step(
+    run, accelerator, model, adam, text: Corpus, mix: Mix, step: int, lr: float, saved: int
+) -> tuple[float, float]:
     """One update; returns the mean loss over all processes and the norm of the gradient before clipping."""
     settings, world = run.train, accelerator.num_processes
-    ids, offsets = batch(text.train, length=settings.length, size=settings.batch, seed=run.seed, step=step)
+    draw = algorithmic.batch if run.data.source == "algorithmic" else batch
+    ids, offsets = draw(text.train, length=settings.length, size=settings.batch, seed=run.seed, step=step)
     call = {"input_ids": ids[:, :-1], "shift_labels": ids[:, 1:]}
-    if run.data.packing == "documents":
+    if run.data.source == "algorithmic":
+        call["shift_labels"] = algorithmic.answers(ids)
+    elif run.data.packing == "documents":
         call |= packed(text.train, ids, offsets)
+    call = mix.into(call, step)
     # Of the whole batch: processes and parts, whose mean is taken below, may have different numbers of targets.
     count = int((call["shift_labels"] >= 0).sum()) / (world * settings.accumulate)
     mine = slice(accelerator.process_index, None, world)
@@ -187,12 +194,18 @@ def not_finite(run: Run, step: int, loss: float, norm: float, documents: list[st
 
 
 def held_out_losses(run: Run, accelerator: Accelerator, model, text: Corpus) -> dict[str, float]:
-    """The mean loss at 1, 2 and 4 training lengths on the same tokens of a few held-out documents."""
+    """The mean loss at 1, 2 and 4 training lengths on the same tokens of a few held-out documents.
+
+    Where problems are trained on: the share of a few test problems that is answered, at 1 and 2 times the largest size.
+    """
     from lab.evaluate import held_out
 
     inner = accelerator.unwrap_model(model)
     inner.eval()
-    losses = held_out(inner, text, run.train.length, accelerator)
+    if run.data.source == "algorithmic":
+        losses = algorithmic.progress(inner, run)
+    else:
+        losses = held_out(inner, text, run.train.length, accelerator)
     inner.train()
     return losses
 

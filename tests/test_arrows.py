@@ -9,7 +9,13 @@ import pytest
 ROOT = Path(__file__).parents[1]
 EVERYWHERE = set(sys.stdlib_module_names)
 ALLOWED = {"positional": {"positional", "torch"}, "eval": {"eval", "torch", "numpy", "scipy"}}
-ENTRY = {"eval/__main__.py": {"transformers", "datasets"}}  # a program of its own, which loads models and texts
+ENTRY = {  # a program of its own, which loads models and texts and draws
+    "eval/__main__.py": {"transformers", "tqdm"},
+    "eval/draw.py": {"matplotlib"},
+    "eval/fork.py": {"transformers"},
+    "eval/heatmap.py": {"matplotlib"},
+    "eval/load.py": {"transformers"},
+}
 HEAVY = {"torch", "transformers", "datasets", "wandb", "accelerate", "matplotlib"}
 LIGHT = ["cli", "config", "settings", "rows", "table", "progress"]
 

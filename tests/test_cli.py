@@ -83,7 +83,7 @@ def test_no_command_imports_torch_before_it_runs():
 
 
 def test_every_command_explains_itself(call):
-    for command in ("train", "eval", "compare", "generate", "schemes", "check", "bench"):
+    for command in ("train", "eval", "compare", "rank", "generate", "schemes", "check", "bench"):
         code, said, _ = call(command, "--help")
         assert code == 0 and "Usage" in said
     assert call("-h")[0] == 0
@@ -227,7 +227,7 @@ def test_train_then_eval(folder, trained):
     done = launch("eval", trained, folder / "extend.yaml", "eval.documents=3")
     assert done.returncode == 0, done.stderr
     rows = read(trained / "rows.jsonl")
-    perplexity = [row for row in rows if row.probe == "perplexity"]
+    perplexity = [row for row in rows if (row.probe, row.metric) == ("perplexity", "nats")]
     # Two factors of one kind are told apart in their names.
     assert list(dict.fromkeys(row.scheme for row in rows)) == [
         "rope",
@@ -247,7 +247,7 @@ def test_train_then_eval(folder, trained):
 
 def test_at_the_training_length_an_automatic_factor_is_plain_rope(folder, trained):
     copy, rows = measured(trained, folder, "factor")
-    at = {row.scheme: row.value for row in rows if row.probe == "perplexity" and row.length == 16}
+    at = {row.scheme: row.value for row in rows if (row.probe, row.metric, row.length) == ("perplexity", "nats", 16)}
     assert at["rope-linear factor=auto"] == pytest.approx(at["rope"], abs=1e-6)
     assert at["rope-ntk factor=auto"] == pytest.approx(at["rope"], abs=1e-6)
     assert abs(at["alibi"] - at["rope"]) > 1e-4 and abs(at["rope-linear factor=2"] - at["rope"]) > 1e-4
@@ -270,10 +270,44 @@ def test_eval_killed_in_the_middle_gives_the_rows_of_one_that_was_not(folder, tr
     assert len(rows) == len(wanted.splitlines())
 
 
+def test_two_processes_measure_what_one_does(folder, trained):
+    whole, rows = measured(trained, folder, "by-one")
+    shutil.copytree(trained, folder / "runs/by-two", ignore=shutil.ignore_patterns("rows.jsonl", "losses"))
+    done = launch("eval", folder / "runs/by-two", folder / "extend.yaml", processes=2)
+    assert done.returncode == 0, done.stderr
+    losses = {path.name: path.stat().st_size for path in (folder / "runs/by-two/losses").iterdir()}
+    assert set(losses) == {"0.f32", "0.jsonl", "1.f32", "1.jsonl"} and losses["0.f32"] == losses["1.f32"] > 0
+    found = read(folder / "runs/by-two/rows.jsonl")
+    assert len(found) == len(rows)
+    for one, other in zip(rows, found, strict=True):
+        assert (other.what[1:], other.count, other.note) == (one.what[1:], one.count, one.note)
+        wanted = [one.value, one.low, one.high]
+        assert [other.value, other.low, other.high] == [x if x is None else pytest.approx(x, abs=1e-5) for x in wanted]
+
+
+def test_a_dry_run_says_the_plan_of_each_encoding_and_writes_nothing(folder, trained, call):
+    copy = folder / "runs/dry"
+    shutil.copytree(trained, copy, ignore=shutil.ignore_patterns("rows.jsonl", "losses", "eval"))
+    before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+    code, out, err = call("eval", copy, folder / "extend.yaml", "--dry-run")
+    assert code == 0 and "Traceback" not in err
+    assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
+    lines = out.splitlines()
+    assert lines[0] == "rope: equal, position at 16, 32, 64, 128 tokens on 4 documents"
+    # Windows of 128, 64, 32 and 16 by 1, 2, 4 and 8; of the last two, 1 + 3 begin where a longer one does.
+    assert lines[1].startswith("44 forward passes, ") and " FLOPs, about " in lines[1]
+    assert lines[2].startswith("short windows are read off long ones: on ")
+    assert lines[3].startswith("rope-linear factor=auto: equal, position at ")
+    # A factor that follows the length changes what was read before.
+    assert lines[4].startswith("60 forward passes, ")
+    assert lines[5] == "each length is run by itself: the encoding follows the length that is run"
+    assert len(lines) == 7 * 3
+
+
 def test_eval_again_runs_no_model(folder, trained, call, monkeypatch):
     copy, _ = measured(trained, folder, "again")
     before = (copy / "rows.jsonl").read_bytes()
-    monkeypatch.setattr("eval.perplexity.scored", lambda *_: pytest.fail("a forward pass"))
+    monkeypatch.setattr("eval.scorer.score", lambda *_, **__: pytest.fail("a forward pass"))
     assert call("eval", copy, folder / "extend.yaml")[0] == 0
     assert (copy / "rows.jsonl").read_bytes() == before
 

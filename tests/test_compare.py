@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 from tiny_runs import ROOT, config, environment, launch, tiny
 
-import lab.compare
 import lab.train
 from lab import LabError
-from lab.compare import compare
+from lab.compare import compare, parts_of
 from lab.config import read as read_config
+from lab.evaluate import outcomes
 from lab.rows import Row, read
 from lab.settings import Run
+from lab.train import accelerator_for
 
 SIX = ["nope", "sinusoidal", "learned", "relative", "alibi", "rope"]
 SWAPS = ["rope-linear", "rope-ntk"]
@@ -44,7 +45,7 @@ def perplexity(rows: list[Row]) -> dict[str, dict[int, Row]]:
     """scheme -> length -> row."""
     found: dict[str, dict[int, Row]] = {}
     for row in rows:
-        if row.probe == "perplexity":
+        if (row.probe, row.metric) == ("perplexity", "nats") and row.seed is not None:
             found.setdefault(row.scheme, {})[row.length] = row
     return found
 
@@ -52,10 +53,12 @@ def perplexity(rows: list[Row]) -> dict[str, dict[int, Row]]:
 # What a comparison leaves
 
 
-def test_a_comparison_leaves_rows_a_table_and_a_figure(six):
-    run, _ = six
-    assert {path.name for path in (run.path / "compare").iterdir()} == {"rows.jsonl", "table.md", "curve.png"}
-    assert (run.path / "compare/curve.png").stat().st_size > 20_000
+def test_a_comparison_leaves_rows_a_table_and_a_figure_of_each_probe(six):
+    run, rows = six
+    drawn = {f"{probe}.png" for probe in ("perplexity", "position", "gain", "copyable")}
+    assert {path.name for path in (run.path / "compare").iterdir()} == {"rows.jsonl", "table.md", *drawn}
+    assert all((run.path / "compare" / name).stat().st_size > 20_000 for name in drawn)
+    assert {row.probe for row in rows} == {"perplexity", "position", "gain", "copyable", "reach"}
     assert {path.name for path in run.path.iterdir()} == {"compare", *(f"{kind}-seed0" for kind in SIX)}
 
 
@@ -68,13 +71,16 @@ def test_every_encoding_is_scored_on_as_many_tokens_at_every_length(six):
         assert [row.count for row in line.values()] == wanted
 
 
-def test_every_encoding_is_scored_on_the_same_documents(six):
-    run, _ = six
-    documents = {
-        frozenset(json.loads(line)["document"] for line in (path / "losses/0.jsonl").read_text().splitlines())
-        for path in run.path.glob("*-seed0")
-    }
-    assert len(documents) == 1 and len(documents.pop()) == 3
+def test_every_encoding_is_scored_on_the_same_tokens_of_the_same_documents(six):
+    read = set()
+    for _, part in parts_of(six[0]):
+        for outcome in outcomes(part, accelerator_for(part)):
+            which = outcome.measured.plan
+            assert len(which.documents) == 3
+            for at, record in [(n, record) for n in range(3) for record in which.records() if record[0] == "equal"]:
+                target, _ = outcome.measured.targets(record, at)
+                read.add((at, tuple(which.documents[at].ids[target].tolist()), tuple(target.tolist())))
+    assert len(read) == 3
 
 
 def test_encodings_differ_in_what_they_lose(six):
@@ -87,13 +93,18 @@ def test_learned_has_no_value_beyond_its_table_but_a_reason(six):
     assert line[16].value is not None and line[16].note == ""
     assert all(line[n].value is None and line[n].note == "takes at most 16 tokens" for n in (32, 64))
     written = [json.loads(text) for text in (six[0].path / "compare/rows.jsonl").read_text().splitlines()]
-    assert [row["value"] for row in written if row["scheme"] == "learned" and row["length"] == 32] == [None, None]
+    probes = {
+        (row["probe"], row["metric"]): row["value"]
+        for row in written
+        if row["scheme"] == "learned" and row["length"] == 32
+    }
+    assert probes == {("perplexity", "nats"): None, ("perplexity", "bits per byte"): None, ("position", "nats"): None}
 
 
 def test_swapped_rows_are_named_by_their_kind_and_say_what_was_trained(six):
     for row in six[1]:
         assert row.trained_as == ("rope" if row.scheme in SWAPS else row.scheme)
-        assert row.run == f"{row.trained_as}-seed0"
+        assert row.run == ("six" if row.probe == "reach" else f"{row.trained_as}-seed0")
 
 
 def test_at_the_training_length_the_automatic_factors_are_plain_rope(six):
@@ -104,7 +115,7 @@ def test_at_the_training_length_the_automatic_factors_are_plain_rope(six):
 
 
 def test_a_row_has_exactly_these_fields(six):
-    wanted = ["run", "scheme", "trained_as", "seed", "probe", "metric", "length", "value", "count", "note"]
+    wanted = "run scheme trained_as seed probe metric length value count note low high".split()
     assert [field.name for field in dataclasses.fields(Row)] == wanted
     for text in (six[0].path / "compare/rows.jsonl").read_text().splitlines():
         assert list(json.loads(text)) == wanted
@@ -126,10 +137,31 @@ def test_the_table_is_that_of_the_rows(six):
     table = perplexity(rows)
     for scheme, line in zip([*SIX, *SWAPS], lines[2:], strict=False):
         name = f"rope → {scheme}" if scheme in SWAPS else scheme
-        values = ["–" if row.value is None else f"{row.value:.3f}" for row in table[scheme].values()]
+        values = ["–" if row.value is None else f"{row.value:.3f} ±{reach(row):.3f}" for row in table[scheme].values()]
         assert line == f"| {' | '.join([name, *values])} |"
-    assert "96 scored tokens, the same at every length; 1 seed(s).  " in lines
-    assert "– learned: takes at most 16 tokens.  " in lines
+    note = "96 scored tokens, the same at every length; 1 seed(s). ± is a 95 % interval of each by itself.  "
+    assert note in lines and "– learned: takes at most 16 tokens.  " in lines
+    # Below it what may be said of the differences, and what is to be kept in mind.
+    assert [line.split(":")[0] for line in lines if " tokens: " in line] == ["16 tokens", "32 tokens", "64 tokens"]
+    assert "3 documents: intervals from fewer than 6 cover less than 95 %; use 30 or more  " in lines
+    assert any(line.startswith("1 training seed: ") for line in lines)
+
+
+def reach(row: Row) -> float:
+    """How far an interval reaches on the wider side."""
+    return max(row.value - row.low, row.high - row.value)
+
+
+def test_how_far_each_encoding_reads_is_a_row(six):
+    found = {(row.trained_as, row.scheme, row.metric): row for row in six[1] if row.probe == "reach"}
+    lines = {(row.trained_as, row.scheme) for row in six[1] if row.probe == "perplexity"}
+    metrics = [name + by for name in ("L_ppl(0.02)", "L_gain") for by in ("", ", by the means alone")]
+    assert set(found) == {(*line, metric) for line in lines for metric in metrics}
+    for (_, scheme, metric), row in found.items():
+        assert row.value in (0, 16, 32, 64) and (row.length, row.seed) == (64, 0)
+        assert {row.low, row.high} <= {None, 0, 16, 32, 64}
+        if scheme == "learned":
+            assert row.value == (16 if metric.startswith("L_ppl(0.02)") else 0)
 
 
 def test_nothing_is_written_for_a_tracker_when_there_is_none(six):
@@ -144,7 +176,7 @@ def test_a_comparison_again_trains_nothing_and_runs_no_model(six, monkeypatch):
     run, rows = six
     before = contents(run)
     monkeypatch.setattr(lab.train, "one_step", lambda *_: pytest.fail("trained again"))
-    monkeypatch.setattr("eval.perplexity.scored", lambda *_: pytest.fail("a forward pass"))
+    monkeypatch.setattr("eval.scorer.score", lambda *_, **__: pytest.fail("a forward pass"))
     compare(run)
     assert contents(run) == before
 
@@ -163,6 +195,7 @@ def test_fewer_lengths_leave_no_row_of_other_tokens(folder):
     run = tiny(folder, "name=shorter", TWO, "eval.lengths=[1x, 2x]")
     compare(run)
     rows = [row for row in read(run.path / "compare/rows.jsonl") if row.probe == "perplexity"]
+    rows = [row for row in rows if row.metric == "nats"]
     assert {row.count for row in rows} == {48} and {row.length for row in rows} == {16, 32}
 
 
@@ -187,27 +220,42 @@ def test_two_seeds_are_two_runs_and_one_line_with_its_spread(folder):
     run = tiny(folder, "name=seeds", TWO, "compare.seeds=[0, 3]")
     compare(run)
     rows = read(run.path / "compare/rows.jsonl")
-    assert {row.run for row in rows} == {f"{kind}-seed{seed}" for kind in ("nope", "rope") for seed in (0, 3)}
-    assert all(row.run.endswith(f"-seed{row.seed}") for row in rows)
-    a, b = sorted(row.value for row in rows if (row.scheme, row.probe, row.length) == ("nope", "perplexity", 16))
-    assert a != b
+    of_one = {f"{kind}-seed{seed}" for kind in ("nope", "rope") for seed in (0, 3)}
+    assert {row.run for row in rows} == {*of_one, "seeds"}
+    assert all((row.run == "seeds") if row.seed is None else row.run.endswith(f"-seed{row.seed}") for row in rows)
+    nope = [
+        row for row in rows if (row.scheme, row.probe, row.metric, row.length) == ("nope", "perplexity", "nats", 16)
+    ]
+    a, b, both = nope
+    assert (a.seed, b.seed, both.seed) == (0, 3, None) and a.value != b.value
+    assert both.value == pytest.approx((a.value + b.value) / 2) and both.count == a.count + b.count == 192
+    assert both.low < min(a.value, b.value) < max(a.value, b.value) < both.high
     lines = (run.path / "compare/table.md").read_text().splitlines()
-    assert lines[2].startswith(f"| nope | {(a + b) / 2:.3f} ({a:.3f}–{b:.3f}) |") and len(lines[2:5]) == 3
+    assert lines[2].startswith(f"| nope | {both.value:.3f} ±{reach(both):.3f} |") and len(lines[2:5]) == 3
     assert any(line.startswith("96 scored tokens") and "2 seed(s)" in line for line in lines)
+    assert {row.seed for row in rows if row.probe == "reach"} == {None}
+    assert not {row.what for row in rows if row.seed is None} & {row.what for row in rows if row.seed is not None}
 
 
 def test_the_same_seed_gives_the_same_rows_in_another_folder(six, folder):
     run = tiny(folder, "name=elsewhere", TWO)
     compare(run)
     wanted = [row for row in six[1] if row.scheme in ("nope", "rope", "rope-ntk")]
-    assert read(run.path / "compare/rows.jsonl") == wanted
+    assert by_what(read(run.path / "compare/rows.jsonl")) == by_what(wanted)
+
+
+def by_what(rows: list[Row]) -> dict[tuple, Row]:
+    """Without the name of the comparison, which rows over all of it carry."""
+    found = {(row.scheme, row.seed, row.probe, row.metric, row.length): row for row in rows}
+    assert len(found) == len(rows)
+    return {key: dataclasses.replace(row, run="" if row.probe == "reach" else row.run) for key, row in found.items()}
 
 
 def test_one_encoding_with_two_options_is_two_lines(folder):
     both = "compare.runs=[{train: {kind: rope-linear, factor: 1}}, {train: {kind: rope-linear, factor: 2}}]"
     run = tiny(folder, "name=options", both)
     compare(run)
-    names = {row.scheme: row.run for row in read(run.path / "compare/rows.jsonl")}
+    names = {row.scheme: row.run for row in read(run.path / "compare/rows.jsonl") if row.probe != "reach"}
     assert len(names) == 2 and len(set(names.values())) == 2
 
 
@@ -231,6 +279,40 @@ def test_a_swap_leaves_the_trained_encoding_as_it_was_for_the_next(folder):
     own, alibi, back = table.values()
     assert [row.value for row in back.values()] == [row.value for row in own.values()]
     assert [row.value for row in alibi.values()] != [row.value for row in own.values()]
+
+
+def test_a_comparison_by_published_protocols_has_their_tables_and_no_verdict(folder):
+    """Nothing promises there that the same tokens are scored at every length."""
+    run = tiny(folder, "name=published", TWO, "eval.protocols=[hf-stride, yarn-prefix]", "eval.stride=8")
+    compare(run)
+    rows = read(run.path / "compare/rows.jsonl")
+    assert {row.probe for row in rows} == {"hf-stride", "yarn-prefix"}
+    assert {path.name for path in (run.path / "compare").glob("*.png")} == {"hf-stride.png", "yarn-prefix.png"}
+    text = (run.path / "compare/table.md").read_text()
+    assert "| hf-stride, nats per token | 16 (1×) |" in text and "loses least" not in text
+    assert all(row.value is not None for row in rows)
+    whole = {row.count for row in rows if row.probe == "hf-stride"}
+    assert len(whole) == 1 and whole.pop() > 3 * 64  # documents to their ends
+
+
+def test_lengths_beyond_every_table_leave_dashes_and_no_error(folder):
+    run = tiny(folder, "name=beyond", "compare.runs=[{train: learned}, {train: nope}]", "eval.lengths=[2x, 4x]")
+    compare(run)
+    table = perplexity(read(run.path / "compare/rows.jsonl"))
+    assert {row.value for row in table["learned"].values()} == {None}
+    assert all(row.value is not None for row in table["nope"].values())
+
+
+def test_a_swap_that_needs_training_has_a_dash_for_each_protocol(folder):
+    line = "compare.runs=[{train: nope, swap: [learned]}]"
+    run = tiny(
+        folder, "name=needs-too", line, "eval.protocols=[equal, position, yarn-prefix]", "eval.lengths=[1x, 2x, 16]"
+    )
+    compare(run)
+    rows = [row for row in read(run.path / "compare/rows.jsonl") if row.scheme == "learned"]
+    assert [(row.probe, row.length, row.value) for row in rows] == [
+        (probe, length, None) for probe in ("perplexity", "yarn-prefix") for length in (16, 32)
+    ]
 
 
 # Trackers
@@ -295,7 +377,8 @@ def test_wandb_history_holds_the_values_of_the_rows(mirrored, wandb_runs):
     rows = read(mirrored[0] / "compare/rows.jsonl")
     for name, scheme in {"nope-seed0": "nope", "rope-seed0": "rope", "rope-seed0 rope-ntk": "rope-ntk"}.items():
         for probe in ("perplexity", "position"):
-            wanted = [(row.length, row.value) for row in rows if (row.scheme, row.probe) == (scheme, probe)]
+            of_probe = [row for row in rows if (row.scheme, row.probe, row.metric) == (scheme, probe, "nats")]
+            wanted = [(row.length, row.value) for row in of_probe]
             assert history(wandb_runs[name][1], "eval/length", f"eval/{probe}/nats") == wanted
             assert len(wanted) > 2
 
@@ -330,9 +413,9 @@ def test_wandb_has_the_settings_and_the_data(mirrored, wandb_runs):
 def test_wandb_has_a_table_of_the_rows(mirrored, wandb_runs):
     rows = read(mirrored[0] / "compare/rows.jsonl")
     wanted = {
-        "nope-seed0": [row for row in rows if row.scheme == "nope"],
-        "rope-seed0": [row for row in rows if row.scheme == "rope"],
-        "rope-seed0 rope-ntk": [row for row in rows if row.scheme == "rope-ntk"],
+        "nope-seed0": [row for row in rows if (row.run, row.scheme) == ("nope-seed0", "nope")],
+        "rope-seed0": [row for row in rows if (row.run, row.scheme) == ("rope-seed0", "rope")],
+        "rope-seed0 rope-ntk": [row for row in rows if (row.run, row.scheme) == ("rope-seed0", "rope-ntk")],
         "compare": rows,
     }
     for name, (folder, _) in wandb_runs.items():
@@ -342,15 +425,16 @@ def test_wandb_has_a_table_of_the_rows(mirrored, wandb_runs):
         assert [Row(*line) for line in table["data"]] == wanted[name]
 
 
-def test_wandb_has_the_figure(wandb_runs):
-    (path,) = (wandb_runs["compare"][0] / "files/media/images").glob("curve_*.png")
-    assert path.read_bytes()[:4] == b"\x89PNG"
+def test_wandb_has_the_figures(wandb_runs):
+    for probe in ("perplexity", "position", "gain"):
+        (path,) = (wandb_runs["compare"][0] / "files/media/images").glob(f"{probe}_*.png")
+        assert path.read_bytes()[:4] == b"\x89PNG"
 
 
 def test_what_wandb_shows_changes_no_number(mirrored, folder):
     run = tiny(folder, "name=unmirrored", TWO)
     compare(run)
-    assert read(run.path / "compare/rows.jsonl") == read(mirrored[0] / "compare/rows.jsonl")
+    assert by_what(read(run.path / "compare/rows.jsonl")) == by_what(read(mirrored[0] / "compare/rows.jsonl"))
 
 
 @pytest.mark.skipif(find_spec("tensorboard") is not None, reason="tensorboard is installed")

@@ -8,10 +8,11 @@ import yaml
 from pydantic import BaseModel
 from tiny_runs import ROOT
 
+from eval.protocols import PROTOCOLS
 from lab import LabError
 from lab.config import dump, of_run, read, tree
-from lab.settings import Compare, Data, Eval, Model, Run, Settings, Train, Trained, tokens
-from positional.build import name_of
+from lab.settings import Asked, Compare, Data, Eval, Mixed, Model, Protocol, Run, Settings, Train, Trained, tokens
+from positional.build import kinds, name_of
 
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
 
@@ -85,7 +86,7 @@ def test_every_settings_class_is_reached_from_run():
         for field in model.model_fields.values():
             inner = [field.annotation, *typing.get_args(field.annotation)]
             waiting += [one for one in inner if isinstance(one, type) and issubclass(one, Settings)]
-    assert reached == {Run, Data, Model, Train, Eval, Compare, Trained}
+    assert reached == {Run, Data, Mixed, Model, Train, Eval, Asked, Compare, Trained}
     assert reached == {Run, *Settings.__subclasses__()}
 
 
@@ -249,6 +250,29 @@ def test_the_message_says_which_overrides_were_in_force(tmp_path):
 
 
 # Mistakes
+
+
+def test_a_protocol_that_cannot_score_these_lengths_is_told_before_training(tmp_path):
+    """After it, hours may have gone by."""
+    text = (
+        "train: {length: 32}\neval: {lengths: [2, 4x, 1x], protocols: [equal, hf-stride, llama.cpp-half], stride: 48}"
+    )
+    _, *lines = mistakes(write(tmp_path, text))
+    assert lines == [
+        "eval.protocols: hf-stride: windows of 2 tokens, 48 apart, leave tokens out: take at most 2",
+        "eval.protocols: llama.cpp-half scores no token of a window of 2: take longer lengths",
+    ]
+    assert over(tmp_path, "eval.protocols=[hf-stride, suffix, longlora-all]", "eval.stride=128")  # of 1x: 128
+
+
+def test_an_unknown_protocol_is_told_with_those_that_there_are(tmp_path):
+    _, line = mistakes(write(tmp_path, "eval: {protocols: [equal, mine]}"))
+    assert line.startswith("eval.protocols.1: must be 'equal', 'position', 'suffix', 'yarn-prefix'")
+    assert line.endswith("got 'mine'")
+
+
+def test_the_protocols_of_the_settings_are_those_of_eval():
+    assert typing.get_args(Protocol) == tuple(PROTOCOLS)
 
 
 def test_all_mistakes_come_in_one_message(tmp_path):
@@ -504,3 +528,20 @@ def test_an_odd_length_is_told_why_not(written, count):
 def test_the_tree_of_a_file_says_what_was_written_and_no_more(tmp_path):
     write(tmp_path, "seed: 5", "low.yaml")
     assert tree(write(tmp_path, "base: low.yaml\nname: a")) == {"seed": 5, "name": "a"}
+
+
+def test_the_catalogue_has_every_kind():
+    run, said = read(ROOT / "configs/catalogue.yaml"), []
+
+    def note(spec) -> None:
+        if isinstance(spec, list):
+            [note(one) for one in spec]
+        elif isinstance(spec, dict):
+            said.append(spec["kind"])
+            [note(value) for value in spec.values() if isinstance(value, list | dict)]
+        elif isinstance(spec, str):
+            said.append(spec)
+
+    for line in run.compare.runs:
+        note(line.train), note(line.swap)
+    assert set(kinds()) <= set(said)

@@ -1,0 +1,65 @@
+"""load: a model and a tokenizer of transformers, and what they are: the first token, the longest input, an identity."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from eval import EvalError
+from eval.stateless import forgetful
+from eval.texts import first_token
+
+
+def load(name: str, dtype: str, device: str):
+    """Model and tokenizer by folder, name on the hub, or .gguf file. Raises EvalError where they cannot be loaded."""
+    where, options = name, {}
+    if where.endswith(".gguf"):
+        where, options = str(Path(where).parent), {"gguf_file": Path(where).name}
+    if dtype == "auto" and device == "cpu":
+        dtype = "float32"  # half precision is slower there, and less exact
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(where, **options)
+        model = AutoModelForCausalLM.from_pretrained(where, dtype=dtype, **options)
+    except (OSError, ValueError) as error:
+        first = str(error).splitlines()[0]
+        raise EvalError(f"{name} does not load as a causal language model: {first}") from error
+    return forgetful(model.to(device).eval()), tokenizer
+
+
+def begins_with(asked: str, model, tokenizer, say: Callable[[str], None]) -> int | None:
+    """The token that every window begins with. Raises EvalError where one is asked for and there is none.
+
+    asked: yes, no, or auto: as the tokenizer does.   say: told where model and tokenizer disagree.
+    """
+    own, named = first_token(tokenizer), tokenizer.bos_token_id
+    if asked == "yes" and named is None:
+        raise EvalError("this tokenizer has no token that begins a text: leave --bos yes out")
+    if asked == "auto" and own is None and getattr(model.config, "bos_token_id", None) is not None:
+        say(
+            f"the model's configuration names a token that begins a text ({model.config.bos_token_id}), its tokenizer "
+            "puts none there: measured without; --bos yes if it was trained with one"
+        )
+    return {"auto": own, "yes": named, "no": None}[asked]
+
+
+def limit_of(model) -> int | None:
+    """The longest input of a model with a table of positions; None: it takes any, well or not."""
+    names = ("wpe", "embed_positions", "position_embeddings")
+    parts = [(name, part) for name, part in model.named_modules() if isinstance(part, torch.nn.Embedding)]
+    parts += list(model.named_buffers())  # GPT-J keeps sines and cosines of so many positions
+    if not any(name.rpartition(".")[2] in names for name, _ in parts):
+        return None
+    return model.config.get_text_config().max_position_embeddings
+
+
+def identity_of(model) -> str:
+    """What this model is, whatever it is called: its weights, its configuration, how it computes."""
+    digest = hashlib.sha256(json.dumps(model.config.to_dict(), sort_keys=True, default=str).encode())
+    for key, tensor in model.state_dict().items():
+        digest.update(key.encode())
+        digest.update(tensor.detach().contiguous().flatten().view(torch.uint8).cpu().numpy())
+    digest.update(f"{model.dtype} {model.config._attn_implementation}".encode())
+    return digest.hexdigest()
