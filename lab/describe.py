@@ -1,7 +1,6 @@
 """What an encoding takes, does and needs, in words: `lab schemes show`."""
 
 import inspect
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from lab.attention import BACKENDS, choose
 from lab.model import misfits
 from lab.probe import hidden, parts_of
 from positional import Positions, Scheme, SchemeError, Shape, build
-from positional.build import Spec, find, name_of, options_of, parse, shown, summary, types_of
+from positional.build import Spec, find, meaning, name_of, options_of, parse, shown, summary, types_of
 from positional.stack import Stack
 
 HOOKS = {
@@ -70,15 +69,6 @@ def options(kind: str, given: dict[str, Any]) -> list[Option]:
             default = f"{default}, here {given[name]}"
         found.append(Option(name, meaning(cls, name), shown(types.get(name, Any)), default))
     return found
-
-
-def meaning(cls: type[Scheme], option: str) -> str:
-    """What a docstring says of an option, its own class's or one it inherits from: `name, other: what it is.`"""
-    for one in cls.__mro__:
-        text = re.sub("`.*?`", "", " ".join((one.__doc__ or "").split()))  # without examples
-        if found := re.search(rf"(?:^|[.\])] +|\s)(?:\w+, )*{option}(?:, \w+)*: (.+?(?<! al)\.)(?: |$)", text):
-            return found[1]
-    return ""
 
 
 def facts(spec: Spec, scheme: Scheme) -> dict[str, str]:

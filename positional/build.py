@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import math
 import pkgutil
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -225,18 +226,34 @@ def checked(kind: str, cls: type[Scheme], options: dict[str, Any], inner: Callab
         if name not in options and parameter.default is inspect.Parameter.empty:
             raise SchemeError(
                 f"{kind} needs `{name}` ({shown(types.get(name, Any))}): write {{kind: {kind}, {name}: …}}"
+                + explained(cls, name)
             )
-    return {name: typed(kind, name, value, types.get(name, Any), inner) for name, value in options.items()}
+    return {name: typed(kind, cls, name, value, types.get(name, Any), inner) for name, value in options.items()}
 
 
-def typed(kind: str, name: str, value: Any, wanted: Any, inner: Callable[[Spec], Scheme]) -> Any:
+def meaning(cls: type[Scheme], option: str) -> str:
+    """What a docstring says of an option, its own class's or one it inherits from: `name, other: what it is.`"""
+    for one in cls.__mro__:
+        text = re.sub("`.*?`", "", " ".join((one.__doc__ or "").split()))  # without examples
+        if found := re.search(rf"(?:^|[.\])] +|\s)(?:\w+, )*{option}(?:, \w+)*: (.+?(?<! al)\.)(?: |$)", text):
+            return found[1]
+    return ""
+
+
+def explained(cls: type[Scheme], option: str) -> str:
+    """What an option is, as the end of a message about it."""
+    said = meaning(cls, option)
+    return f"; {option}: {said.removesuffix('.')}" if said else ""
+
+
+def typed(kind: str, cls: type[Scheme], name: str, value: Any, wanted: Any, inner: Callable[[Spec], Scheme]) -> Any:
     if wanted is Scheme:
         return inner(value)
     if wanted == list[Scheme] and isinstance(value, list) and value:
         return [inner(one) for one in value]
     if accepts(wanted, value):
         return value
-    raise SchemeError(f"{kind}: `{name}` must be {shown(wanted)}, got {value!r}")
+    raise SchemeError(f"{kind}: `{name}` must be {shown(wanted)}, got {value!r}{explained(cls, name)}")
 
 
 def accepts(wanted: Any, value: Any) -> bool:

