@@ -23,7 +23,7 @@ def load(name: str, dtype: str, device: str):
     try:
         tokenizer = AutoTokenizer.from_pretrained(where, **options)
         model = AutoModelForCausalLM.from_pretrained(where, dtype=dtype, **options)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, ImportError) as error:
         first = str(error).splitlines()[0]
         raise EvalError(f"{name} does not load as a causal language model: {first}") from error
     return forgetful(model.to(device).eval()), tokenizer
