@@ -9,7 +9,8 @@ from typing import Any
 from lab import check_numbers, check_places
 from lab.probe import Fails, Skips, few, hidden, made, no_number
 from positional import Positions, SchemeError, Shape
-from positional.build import Spec, find, kinds, options_of, parse, sources, summary, types_of
+from positional.build import Spec, find, kinds, parse, sources, summary
+from positional.options import options_of, types_of
 
 SHAPE = Shape(width=64, heads=4, kv_heads=4, layers=2, train_length=64)
 """Small, and with heads of 16 channels: 1/√16 is exact."""

@@ -12,7 +12,8 @@ from lab.attention import BACKENDS, choose
 from lab.model import misfits
 from lab.probe import hidden, parts_of
 from positional import Positions, Scheme, SchemeError, Shape, build
-from positional.build import Spec, find, meaning, name_of, options_of, parse, shown, summary, types_of
+from positional.build import Spec, find, name_of, parse, summary
+from positional.options import meaning, options_of, shown, types_of
 from positional.stack import Stack
 
 HOOKS = {

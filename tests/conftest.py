@@ -12,7 +12,8 @@ import torch
 import transformers
 
 from positional import Shape, build
-from positional.build import find, kinds, options_of
+from positional.build import find, kinds
+from positional.options import options_of
 
 VALUES = {
     "factor": 4.0,

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from positional import SchemeError, Scores, build, kinds
-from positional.build import find, moved, name_of, names_of, options_of, sources
+from positional.build import find, moved, name_of, names_of, sources
 from positional.nope import NoPE
+from positional.options import options_of
 from positional.rope import Rope
 from positional.rope_ntk import RopeNTK
 from positional.stack import Stack
