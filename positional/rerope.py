@@ -11,7 +11,8 @@ from positional.rope import Rope, turned
 class ReRoPE(Rope):
     """Distances d below `window` as in RoPE; from there on window, or leaky: window + (d - window) / leak.
 
-    window: tokens.   leak: how many tokens beyond the window count as one; null: any number counts as none.
+    window: tokens, 1 to the train length (Su: a quarter).
+    leak: how many tokens beyond the window count as one, at least 1; null: any number counts as none.
     Su's are 1024, and leaky 512 with a leak of 16, for a train length of 4096. His code also scales queries by log n.
     """
 

@@ -12,7 +12,8 @@ class SelfExtend(Rope):
     """Keys less than `window` tokens back are rotated as in RoPE, those beyond at position // group, with the query's
     shifted so that the two meet. A model trained on L tokens then reads (L - window) · group + window.
 
-    group: tokens that share a position.   window: tokens; at most the train length.
+    group: tokens that share a position, at least 1 (paper: 8).
+    window: tokens, 1 to the train length (paper: a quarter of it).
     """
 
     def __init__(self, shape: Shape, *, group: int, window: int, **rope: Any):

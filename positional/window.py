@@ -8,8 +8,9 @@ from positional.base import Positions, Scheme, SchemeError, Scores, Shape
 class Window(Scheme):
     """A token sees itself and the window-1 before it. It tells no order: `[rope, {kind: window, window: 512}]` does.
 
-    window: tokens.   sinks: how many tokens at the beginning of a text stay visible from everywhere, at the positions
-    they have (Xiao et al. 2023, arXiv:2309.17453, who renumber them).
+    window: tokens, at least 1 (512 is usual).   sinks: how many tokens, 0 or more (4 is usual), at the beginning of
+    a text stay visible from everywhere, at the positions they have (Xiao et al. 2023, arXiv:2309.17453, who
+    renumber them).
     """
 
     def __init__(self, shape: Shape, *, window: int, sinks: int = 0):
