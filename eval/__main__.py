@@ -54,6 +54,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--documents", type=positive, default=32, help="how many at most (default: 32)")
     known = ", ".join(PROTOCOLS)
     parser.add_argument("--protocols", type=protocols, default="equal,position", help=f"of {known}")
+    parser.add_argument("--whole", action="store_true", help="equal and suffix: read documents to their end")
     parser.add_argument(
         "--tasks", type=tasks, default=[], metavar="passkey,grid", help=f"questions: grid, {', '.join(TASKS)}"
     )
@@ -122,6 +123,8 @@ def run(asked: argparse.Namespace) -> None:
     model, tokenizer = load(asked.model, asked.dtype, asked.device)
     bos = begins_with(asked.bos, model, tokenizer, say)
     chosen = [PROTOCOLS[name] for name in asked.protocols]
+    if asked.whole:
+        chosen = [replace(one, whole=True) for one in chosen]
     needed = max(protocol.needs(max(asked.lengths), asked.stride) for protocol in chosen)
     documents = long_enough(read(asked.data, asked.column), tokenizer, bos, needed, asked.documents, say)
     for caution in cautions(len(documents), 3):
@@ -186,8 +189,9 @@ def of_another(folder: Path, plan: Plan) -> Measured:
     store = Store(folder / "losses")
     if not store.names:
         raise EvalError(f"--reference {folder} holds no losses: give the --out of another model's measurement")
-    ends = replace(plan, protocols=[PROTOCOLS["equal"]], lengths=[plan.lengths[0], plan.longest], limit=None)
-    if not plan.has("equal") or len(ends.lengths) < 2:
+    equal = [one for one in plan.protocols if one.name == "equal"]
+    ends = replace(plan, protocols=equal, lengths=[plan.lengths[0], plan.longest], limit=None)
+    if not equal or len(ends.lengths) < 2:
         raise EvalError("--reference needs the protocol equal, and two lengths")
     fitting = [identity for identity in dict.fromkeys(store.names.values()) if not missing(ends, store, identity)]
     if len(fitting) > 1:
@@ -197,7 +201,7 @@ def of_another(folder: Path, plan: Plan) -> Measured:
     if not fitting:
         raise EvalError(
             f"--reference {folder} has no losses of these tokens at {ends.lengths[0]} and {plan.longest}: measure that "
-            "model first, with the same --data, --lengths, --documents and --bos; its tokenizer has to be the same too"
+            "model first, with the same --data, --lengths, --documents, --whole and --bos, and the same tokenizer"
         )
     return Measured(ends, store, fitting[0])
 

@@ -43,7 +43,8 @@ def copyable(measured: Measured, gram: int = GRAM) -> dict[int, tuple[NDArray, N
     lengths = [length for length in plan.reachable if length // 2 in plan.reachable]
     found = {length: np.zeros((3, len(plan.documents))) for length in lengths}
     for n, document in enumerate(plan.documents):
-        distance = back(document.ids[: plan.longest + 1].numpy(), gram)
+        last = measured.targets(("equal", plan.longest), n)[0][-1]
+        distance = back(document.ids[: last + 1].numpy(), gram)
         for length in lengths:
             target, seen = measured.targets(("equal", length), n)
             seen = seen - (plan.bos is not None)  # the first of these may have given way to the one that begins a text
@@ -66,8 +67,8 @@ def by_key_tokens(measured: Measured, reference: Measured) -> tuple[NDArray, NDA
     """(D, lengths) summed nats and how many tokens, of those that a long context helps the reference with; NaN where a
     length cannot be taken.
 
-    Long and short are the longest and the shortest length of the reference's plan; both plans are of the same documents
-    and have the same longest length, so that `equal` scores the same tokens in all of them.
+    Long and short are the longest and the shortest length of the reference's plan. Both plans are of the same
+    documents, read as far, and have the same longest length, so that `equal` scores the same tokens in all of them.
     """
     plan, ends = measured.plan, reference.plan.lengths
     sums = np.full((len(plan.documents), len(plan.lengths)), np.nan)

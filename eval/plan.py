@@ -144,7 +144,9 @@ class Plan:
     def windows(self, record: Record, document: Document) -> list[Window]:
         key = record, len(document.ids)
         if key not in self.known:
-            self.known[key] = PROTOCOLS[record[0]].windows(len(document.ids), record[1], self.longest, self.stride)
+            [protocol] = [one for one in self.protocols if one.name == record[0]]
+            read = len(document.ids) if protocol.whole else protocol.needs(self.longest, self.stride)
+            self.known[key] = protocol.windows(read, record[1], self.longest, self.stride)
         return self.known[key]
 
     def count(self, record: Record, document: Document) -> int:

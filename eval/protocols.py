@@ -24,7 +24,7 @@ class Window:
 class Protocol:
     name: str
     windows: Callable[[int, int, int, int], list[Window]]
-    """(tokens of the document, context length, longest context length, stride) -> windows, by their targets."""
+    """(tokens read of the document, context length, longest context length, stride) -> windows, by their targets."""
     mean: Literal["tokens", "documents", "windows"] = "tokens"
     """tokens: every scored token weighs the same; documents, windows: the mean of their means."""
     needs: Callable[[int, int], int] = lambda length, stride: length + 1
@@ -49,16 +49,17 @@ def tiled(done: int, end: int, length: int) -> list[Window]:
 
 
 def equal_token(tokens: int, length: int, longest: int, stride: int) -> list[Window]:
-    """The same targets at every length, tokens longest/2 + 1 … longest.
+    """The same targets at every length, tokens longest/2 + 1 … tokens - 1: all that `longest` can have context for.
 
-    Cost: `longest` tokens, in one window of `longest` or in many short ones.
+    Cost: at each length two tokens run for one scored. Of lengths that halve each other every second short window
+    starts where a longer one does, and where windows are shared is read off it.
     """
-    return tiled(longest // 2, longest, length)
+    return tiled(longest // 2, tokens - 1, length)
 
 
 def suffix(tokens: int, length: int, longest: int, stride: int) -> list[Window]:
     """The same targets at every length, but only the last `stride` of those of equal_token: fewer, and cheaper."""
-    return tiled(longest - min(stride, longest // 2), longest, length)
+    return tiled(tokens - 1 - min(stride, longest // 2), tokens - 1, length)
 
 
 def position(tokens: int, length: int, longest: int, stride: int) -> list[Window]:

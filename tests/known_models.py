@@ -1,5 +1,6 @@
 """Models of which the losses are known beforehand, and plans for them."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import torch
@@ -144,6 +145,11 @@ def plan(lengths: list[int], given: list[Document] | None = None, protocols: str
     """Of three documents of one token more than the longest length, which is the least that these protocols take."""
     given = documents(*[max(lengths) + 1] * 3) if given is None else given
     return Plan(given, lengths, [PROTOCOLS[name] for name in protocols.split()], **options)
+
+
+def to_the_end(which: Plan) -> Plan:
+    """The same, but documents are read to their end."""
+    return replace(which, protocols=[replace(one, whole=True) for one in which.protocols])
 
 
 def measured(folder, model, which: Plan, *, identity: str = "a model", tokens: int = 16384, **how) -> Measured:

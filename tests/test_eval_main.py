@@ -206,6 +206,30 @@ def test_a_model_that_follows_the_length_is_found_out_and_order_does_not_matter(
         assert values(tmp_path / f"{n}") == pytest.approx({int(k): wanted[int(k)] for k in order.split(",")}, abs=1e-5)
 
 
+def test_texts_are_read_to_their_end_where_that_is_asked_for(folder, tmp_path, call):
+    """Of each text all tokens behind the first 17, here in a forward pass of its own for each window of 32."""
+    assert call(folder / "llama", tmp_path / "out")[0] == 0
+    assert call(folder / "llama", tmp_path / "whole", "--whole")[0] == 0
+    model, words = load(str(folder / "llama"), "auto", "cpu")
+    total = count = 0
+    for n in range(6):
+        ids = torch.tensor(words(tiny_llm.text(60, n))["input_ids"])
+        done = 17  # targets below are scored, or have too little before them
+        while done < len(ids):
+            end = min(done + 16, len(ids))
+            window = torch.cat([torch.tensor([0]), ids[end - 32 : end]])
+            with torch.no_grad():
+                losses = model(input_ids=window[None, :-1]).logits[0].log_softmax(-1).gather(1, window[1:, None])
+            total, count, done = total - float(losses[done - end :].sum()), count + end - done, end
+    assert count > 6 * 20
+    assert values(tmp_path / "whole")[32] == pytest.approx(total / count, abs=1e-5)
+    counts = {
+        (row["probe"], row["length"]): row["count"] for row in rows(tmp_path / "whole") if row["metric"] == "nats"
+    }
+    assert all(counts["perplexity", length] == count for length in (8, 16, 32))
+    assert values(tmp_path / "whole", "position") == values(tmp_path / "out", "position")
+
+
 def test_published_protocols_go_by_their_names(folder, tmp_path, call):
     words = ["--protocols", "yarn-prefix,hf-stride,lm-eval-disjoint,llama.cpp-half,longlora-all", "--stride", "8"]
     code, out, err = call(folder / "llama", tmp_path / "out", *words)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from known_models import documents, drawn, plan
+from known_models import documents, drawn, plan, to_the_end
 
 from eval import EvalError
 from eval.plan import Document, forwards
@@ -30,20 +30,21 @@ def targets(windows: list[Window]) -> list[int]:
 # Windows
 
 
-@given(half=st.integers(1, 40), more=st.integers(0, 200))
-def test_equal_scores_every_target_once_from_the_far_half_of_a_window(half, more):
+@given(half=st.integers(1, 40), more=st.integers(0, 200), beyond=st.integers(0, 300))
+def test_equal_scores_every_target_once_from_the_far_half_of_a_window(half, more, beyond):
     length, longest = 2 * half, 2 * (half + more)
-    windows = equal_token(longest + 1, length, longest, 256)
-    assert targets(windows) == list(range(longest // 2 + 1, longest + 1))
+    windows = equal_token(longest + 1 + beyond, length, longest, 256)
+    assert targets(windows) == list(range(longest // 2 + 1, longest + 1 + beyond))
     assert all(w.length == length and length // 2 <= w.first < length for w in windows)
-    assert all(w.start >= 0 and w.start + w.length <= longest for w in windows)
+    assert all(w.start >= 0 and w.start + w.length <= longest + beyond for w in windows)
 
 
-@given(half=st.integers(1, 40), more=st.integers(0, 200), stride=st.integers(1, 300))
-def test_suffix_scores_the_same_last_tokens_at_every_length(half, more, stride):
+@given(half=st.integers(1, 40), more=st.integers(0, 200), stride=st.integers(1, 300), beyond=st.integers(0, 300))
+def test_suffix_scores_the_same_last_tokens_at_every_length(half, more, stride, beyond):
     length, longest = 2 * half, 2 * (half + more)
-    windows = suffix(longest + 1, length, longest, stride)
-    assert targets(windows) == list(range(longest - min(stride, longest // 2) + 1, longest + 1))
+    windows = suffix(longest + 1 + beyond, length, longest, stride)
+    last = longest + beyond
+    assert targets(windows) == list(range(last - min(stride, longest // 2) + 1, last + 1))
     assert all(length // 2 <= w.first < length and w.start >= 0 for w in windows)
     assert len(windows) == 1 or length < 2 * stride
 
@@ -78,6 +79,13 @@ def test_windows_counted_by_hand():
     assert equal_token(9, 6, 8, 0) == [Window(1, 6, 3), Window(2, 6, 5)]
     assert equal_token(9, 8, 8, 0) == [Window(0, 8, 4)]
     assert equal_token(5, 2, 4, 0) == [Window(1, 2, 1), Window(2, 2, 1)]
+    # Four tokens more are four targets more, 9 10 11 12: a second window of 8, two more of 4.
+    assert equal_token(13, 8, 8, 0) == [Window(0, 8, 4), Window(4, 8, 4)]
+    assert equal_token(13, 4, 8, 0) == [Window(2, 4, 2), Window(4, 4, 2), Window(6, 4, 2), Window(8, 4, 2)]
+    # Where they end at 11, the last windows reach as far back as any, and score one token less.
+    assert equal_token(12, 8, 8, 0) == [Window(0, 8, 4), Window(3, 8, 5)]
+    assert equal_token(12, 4, 8, 0) == [Window(2, 4, 2), Window(4, 4, 2), Window(6, 4, 2), Window(7, 4, 3)]
+    assert suffix(13, 4, 8, 3) == [Window(7, 4, 2), Window(8, 4, 3)]
     # The last 3 targets of 9: 6 7 8.
     assert suffix(9, 8, 8, 3) == [Window(0, 8, 5)]
     assert suffix(9, 4, 8, 3) == [Window(3, 4, 2), Window(4, 4, 3)]
@@ -211,6 +219,32 @@ def test_sharing_saves_what_it_should():
     assert run == sorted(run, reverse=True)  # what does not fit memory shows at once
 
 
+def test_forward_passes_of_a_long_document_by_hand():
+    """Targets 9 … 32. Windows of 16 begin at 0, 8, 16; of 8 at 4, 8 … 24; of 4 at 6, 8 … 28: of these 21, 7 begin where
+    a longer one does."""
+    document = Document("long", torch.arange(33))
+    apart, shared = (to_the_end(plan([4, 8, 16], [document], "equal", shared=share)) for share in (False, True))
+    assert apart.tokens(document) == 3 * 48 and len(apart.runs(document)) == 3 + 6 + 12
+    assert [(run.length, run.start) for run in shared.runs(document)] == [
+        *[(16, start) for start in (0, 8, 16)],
+        *[(8, start) for start in (4, 12, 20, 24)],
+        *[(4, start) for start in (6, 10, 14, 18, 22, 26, 28)],
+    ]
+    for which in (apart, shared):
+        for (_, length), made in served(which, document).items():
+            assert [target for target, _ in made] == list(range(9, 33))
+            assert all(length // 2 < seen <= length for _, seen in made)
+
+
+@pytest.mark.parametrize("others", ["", " hf-stride"])
+def test_a_document_is_read_to_its_end_only_where_that_is_asked_for(others):
+    """Whether or not another protocol reads it to its end."""
+    document, record = Document("long", drawn(41)), ("equal", 8)
+    which = plan([8, 16], [document], "equal" + others, stride=4)
+    assert targets(which.windows(record, document)) == list(range(9, 17))
+    assert targets(to_the_end(which).windows(record, document)) == list(range(9, 41))
+
+
 def test_forward_passes_by_hand():
     records = {("equal", 4): equal_token(9, 4, 8, 0), ("equal", 8): equal_token(9, 8, 8, 0)}
     records[("position", 8)] = [Window(0, 8, 0)]
@@ -239,6 +273,16 @@ def test_a_key_changes_with_all_that_losses_depend_on():
     changed = given[0].ids.clone()
     changed[16] += 1  # the last target
     assert key(replace(which, documents=[Document("c", changed)])) not in known
+
+
+def test_a_key_is_of_the_end_of_a_document_where_that_is_read():
+    which = to_the_end(plan([8, 16], documents(17, 41), "equal"))
+    as_ever = plan([8, 16], which.documents, "equal")
+    assert key(which) == key(as_ever) and key(which, document=1) != key(as_ever, document=1)
+    changed = which.documents[1].ids.clone()
+    changed[40] += 1
+    later = replace(which, documents=[which.documents[0], Document("d", changed)])
+    assert key(later, document=1) != key(which, document=1)
 
 
 def test_a_key_does_not_change_with_what_losses_do_not_depend_on():

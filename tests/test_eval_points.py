@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from known_models import ByPlace, Copier, Known, V, documents, drawn, llama, measured, own, plan
+from known_models import ByPlace, Copier, Known, V, documents, drawn, llama, measured, own, plan, to_the_end
 
 from eval.context import GRAM, back, copyable, key_tokens
 from eval.plan import Document
@@ -99,6 +99,18 @@ def test_bits_per_byte_are_of_the_bytes_of_scored_tokens(tmp_path):
     assert all(p.value == pytest.approx(48 * math.log2(V) / total, rel=1e-6) for p in found.values())
 
 
+def test_bits_per_byte_of_long_documents_are_of_bytes_to_their_end(tmp_path):
+    """Of 33 and of 43 tokens all behind the first 17 are scored: 16 of one byte, and 16 of one and 10 of four."""
+    sizes = [np.array([9] * 17 + [1] * 16), np.array([9] * 17 + [1] * 16 + [4] * 10)]
+    given = [Document(d.name, d.ids, size) for d, size in zip(documents(33, 43), sizes, strict=True)]
+    found = list(points(measured(tmp_path, Known(), to_the_end(plan([8, 32], given)))))
+    bits = of(found, "perplexity", "bits per byte")
+    assert {n: p.count for n, p in of(found, "perplexity").items()} == {8: 42, 32: 42}
+    assert {n: p.count for n, p in bits.items()} == {8: 72, 32: 72}
+    assert all(p.value == pytest.approx(42 * math.log2(V) / 72, rel=1e-6) for p in bits.values())
+    assert {n: p.count for n, p in of(found, "position").items()} == {1: 2, 2: 2, 4: 4, 8: 8, 16: 16, 32: 32}
+
+
 def test_where_bytes_are_not_known_there_are_no_bits_per_byte(tmp_path):
     known, unknown, _ = documents(17, 17, 17)
     given = [Document("known", known.ids, np.ones(17)), unknown]
@@ -137,10 +149,14 @@ def test_how_far_back_the_tokens_before_a_token_stood_last(ids, gram):
         assert found[n] == min(before, default=0)
 
 
-def test_copyable_tokens_are_in_sight_here_and_out_of_sight_at_half():
-    """A text that repeats itself after 40 tokens: at 64 it can be copied from, not at 32, and long before 128."""
+@pytest.mark.parametrize("longest, windows", [(256, 4), (128, 6)])
+def test_copyable_tokens_are_in_sight_here_and_out_of_sight_at_half(longest, windows):
+    """A text that repeats itself after 40 tokens: at 64 it can be copied from, not at 32, and long before 128.
+
+    Its targets are 129 … 256, or 65 … 256 where 128 is the longest length."""
     ids = torch.cat([drawn(40, seed=5)] * 10)[:257]
-    which = plan([16, 32, 64, 128, 256], [Document("again", ids)], "equal")
+    lengths = [n for n in (16, 32, 64, 128, 256) if n <= longest]
+    which = to_the_end(plan(lengths, [Document("again", ids)], "equal"))
     for bos in (None, int(ids[0])):
         counts = {}
         found = copyable(measured_without(which, bos))
@@ -155,8 +171,8 @@ def test_copyable_tokens_are_in_sight_here_and_out_of_sight_at_half():
                     near = [d for d in before if torch.equal(grams, ids[target - GRAM - d : target - d])]
                     wanted += bool(near) and near[0] > length // 2 and near[0] + GRAM <= seen
             assert count[0] == wanted
-        # In each of four windows of 64: 48 to 64 tokens before; where the first of them is no text, 49.
-        assert counts == {32: 0, 64: 68 if bos is None else 64, 128: 0, 256: 0}
+        # In each window of 64: 48 to 64 tokens before; where the first of them is no text, 49.
+        assert counts == {n: windows * (17 if bos is None else 16) if n == 64 else 0 for n in lengths[1:]}
 
 
 def measured_without(which, bos):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from known_models import ByPlace, Copier, V, documents, llama, measured, plan
+from known_models import ByPlace, Copier, V, documents, llama, measured, plan, to_the_end
 
 from eval.plan import Document
 
@@ -125,14 +125,14 @@ def test_hf_stride_of_the_whole_length_is_its_script_too(tmp_path):
 
 @pytest.mark.parametrize("bos", [None, 49])
 @pytest.mark.parametrize("shared", [False, True])
-def test_the_labs_own_protocols_are_what_they_say(tmp_path, shared, bos):
+@pytest.mark.parametrize("whole", [False, True])
+def test_the_labs_own_protocols_are_what_they_say(tmp_path, whole, shared, bos):
     model, lengths, stride = llama().double(), [4, 6, 16], 5
     given = [Document(one.name, one.ids % 49) for one in documents(17, 30)]
     for one in given:
         one.ids[0] = 49
-    found = measured(
-        tmp_path, model, plan(lengths, given, "equal suffix position", shared=shared, stride=stride, bos=bos)
-    )
+    which = plan(lengths, given, "equal suffix position", shared=shared, stride=stride, bos=bos)
+    found = measured(tmp_path, model, to_the_end(which) if whole else which)
 
     def last(ids, target: int, seen: int):
         """The loss of one token after `seen` others."""
@@ -141,11 +141,13 @@ def test_the_labs_own_protocols_are_what_they_say(tmp_path, shared, bos):
             window[0] = bos
         return nats(model, window)[-1]
 
-    for protocol, wanted in {"equal": range(9, 17), "suffix": range(12, 17)}.items():
+    for protocol in ("equal", "suffix"):
         for at, length in enumerate(lengths):
             for n, one in enumerate(given):
+                stop = len(one.ids) if whole else 17
                 target, seen = found.targets((protocol, length), n)
-                assert target.tolist() == list(wanted) and all(length / 2 < s <= length for s in seen)
+                assert target.tolist() == list(range(9 if protocol == "equal" else stop - 5, stop))
+                assert all(length / 2 < s <= length for s in seen)
                 each = [float(last(one.ids, int(t), int(s))) for t, s in zip(target, seen, strict=True)]
                 assert found.losses((protocol, length), n) == pytest.approx(each, abs=1e-6)
                 assert found.sums(protocol)[0][n, at] == pytest.approx(sum(each), abs=1e-5)
@@ -177,6 +179,16 @@ def test_a_prefix_mean_hides_a_failure_that_equal_tokens_show(tmp_path):
     text = Document("counts up", torch.arange(8193) % V)
     found = measured(tmp_path, ByPlace(losses), plan([2048, 4096, 8192], [text], "equal yarn-prefix", shared=True))
     assert np.exp(value(found, "yarn-prefix")) == pytest.approx([8.549, 10.70, 11.97], abs=6e-3)
+    assert np.exp(value(found, "equal")) == pytest.approx([8.121, 13.39, 13.39], abs=6e-3)
+
+
+def test_a_long_document_shows_of_every_stretch_what_a_short_one_shows_of_one(tmp_path):
+    """The same model: three more windows of 8192, and as many of each place in them."""
+    places = torch.arange(1, 8193)
+    losses = 1.9 + 2.2 * places.clamp(max=1024) ** -0.35 + 0.5 * (places > 2048)
+    which = to_the_end(plan([2048, 4096, 8192], documents(4 * 4096 + 4097, back=V), "equal", shared=True))
+    found = measured(tmp_path, ByPlace(losses), which)
+    assert found.sums()[1].tolist() == [[16384] * 3]
     assert np.exp(value(found, "equal")) == pytest.approx([8.121, 13.39, 13.39], abs=6e-3)
 
 

@@ -323,6 +323,14 @@ def test_key_tokens_are_chosen_by_another_model(tmp_path, call):
     assert code == 0
     code, said = call(ours, tmp_path / "a", "--reference", tmp_path / "b", "--lengths", "128,600")
     assert code == 1 and "has no losses of these tokens at 128 and 600" in said.err
+    code, said = call(ours, tmp_path / "a", "--reference", tmp_path / "b", "--whole")
+    assert code == 1 and said.err.endswith(
+        "measure that model first, with the same --data, --lengths, --documents, --whole and --bos, and the same "
+        "tokenizer\n"
+    )
+    assert call(theirs, tmp_path / "b", "--whole")[0] == 0
+    code, said = call(ours, tmp_path / "a", "--reference", tmp_path / "b", "--whole")
+    assert code == 0 and "key tokens (nats)" in said.out
 
 
 @pytest.mark.parametrize(
