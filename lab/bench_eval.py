@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,8 +18,8 @@ from torch import Tensor, nn
 from eval.cost import Size, cost
 from eval.grid import grid, haystacks
 from eval.perplexity import Measured, measure
-from eval.plan import Document, Plan, forwards
-from eval.protocols import PROTOCOLS, tiled
+from eval.plan import Document, Plan
+from eval.protocols import PROTOCOLS
 from eval.score import score
 from eval.scorer import DEFAULT, Job, Scorer
 from eval.stats import curve
@@ -130,69 +131,53 @@ def compared(said: str, quick: Clock, slow: Clock, turns: int = 1, least: float 
 # The same targets at every length
 
 
-def equal(
-    longest: int = 16384, count: int = 8, documents: int = 8, stride: int = 256, turns: int = 2
-) -> Iterator[dict]:
+def equal(longest: int = 16384, count: int = 8, times: int = 8, stride: int = 256) -> Iterator[dict]:
     """The equal-token curve over `count` lengths, each half the next, against windows that slide by `stride`.
 
-    A text of documents × longest tokens and one more is cut into documents of which, as ever, the second halves are
-    scored. Sliding windows score the same targets at the same lengths, and see of the whole text what lies before;
-    where a length is below the stride, they lie end to end. Of each length, one full batch a turn is timed, and the
-    time of the others taken to be as their FLOPs: all are alike, but for those that the start of the text cuts short.
+    Of one document of times × longest tokens and one more, read to its end. The sliding windows score the same targets
+    at the same lengths; where a length is below the stride, they lie end to end. They are too many to run all: see
+    `estimate`, which is asked before and after the curve is made.
     """
-    model, ids = bytewise(), text(documents * longest + 1)
+    model, document = bytewise(), Document("text", text(times * longest + 1))
     lengths = [longest >> n for n in reversed(range(count))]
-    parts = [Document(f"part {n}", ids[n * longest : (n + 1) * longest + 1]) for n in range(documents)]
-    halves = [range(n * longest + longest // 2 + 1, (n + 1) * longest + 1) for n in range(documents)]
-    slides = {length: sliding(ids, halves, length, stride) for length in lengths}
-    size, quick, slow, sums, counts = Size.of(model), Clock(), Clock(), [], []
-    run(model, slides[lengths[0]][:1])
-    for turn in range(turns):
-        plan = Plan(parts[turn::turns], lengths, EQUAL, shared=True)
-        with TemporaryDirectory() as folder, quick():
-            found = measure(model, plan, store=Store(Path(folder)), identity="").sums()
-        sums, counts = [*sums, *found[0]], [*counts, *found[1]]
-        for jobs in slides.values():
-            batch = max(1, DEFAULT.tokens // jobs[-1].length)
-            end = max(batch, len(jobs) - turn * batch)
-            part, once = jobs[end - batch : end], Clock()
-            with once():
-                run(model, part)
-            others = flops(size, jobs) / flops(size, part) / turns
-            slow.wall, slow.processor = slow.wall + once.wall * others, slow.processor + once.processor * others
-    whole = Plan(parts, lengths, EQUAL, shared=True)
-    ours = cost(size, [forward for one in parts for forward in whole.runs(one)], DEFAULT).flops
-    predicted = sum(flops(size, jobs) for jobs in slides.values()) / ours
-    means = (np.sum(sums, 0) / np.sum(counts, 0)).tolist()
-    said = f"{count} lengths to {longest}, {documents * longest // 2} targets: × less time than windows {stride} apart"
-    row = compared(said, quick, slow, least=20, lengths=lengths, curve=means)
+    plan = Plan([document], lengths, [replace(one, whole=True) for one in EQUAL], shared=True)
+    targets = range(longest // 2 + 1, len(document.ids))
+    slides = [sliding(document.ids, targets, length, stride) for length in lengths]
+    size, quick, slow = Size.of(model), Clock(), Clock()
+    run(model, slides[0][:1])
+    taken = [estimate(model, size, jobs, 0) for jobs in slides]
+    with TemporaryDirectory() as folder, quick():
+        sums, counts = measure(model, plan, store=Store(Path(folder)), identity="").sums()
+    taken += [estimate(model, size, jobs, 1) for jobs in slides]
+    slow.wall, slow.processor = (sum(each) / 2 for each in zip(*taken, strict=True))
+    predicted = sum(flops(size, jobs) for jobs in slides) / cost(size, plan.runs(document), DEFAULT).flops
+    said = f"{count} lengths to {longest}, {len(targets)} targets: × less time than windows {stride} apart"
+    row = compared(said, quick, slow, least=20, lengths=lengths, curve=(sums / counts)[0].tolist())
     yield row
-    off = {
-        "processor": row["processor"] / predicted,
-        "predicted": predicted,
-        "tiled": tiled_whole(size, ids, lengths, stride),
-    }
+    off = {"processor": row["processor"] / predicted, "predicted": predicted}
     yield claim("that ratio ÷ the ratio of the FLOPs of the plans", row["measured"] / predicted, 0.7, 1.3, **off)
 
 
-def tiled_whole(size: Size, ids: Tensor, lengths: list[int], stride: int) -> float:
-    """The ratio of FLOPs were all targets behind the first half window scored, and not only second halves: more of the
-    short windows would start where a long one does, and be read off it. The lab does not do so."""
-    begin, end = lengths[-1] // 2, len(ids) - 1
-    windows = {("equal", length): tiled(begin, end, length) for length in lengths}
-    ours = cost(size, forwards(windows, shared=True, bos=False), DEFAULT).flops
-    return sum(flops(size, sliding(ids, [range(begin + 1, end + 1)], length, stride)) for length in lengths) / ours
-
-
-def sliding(ids: Tensor, spans: list[range], length: int, stride: int) -> list[Job]:
-    """Windows that score the targets of these spans, moving by `stride` or by their length: each target once."""
+def sliding(ids: Tensor, targets: range, length: int, stride: int) -> list[Job]:
+    """Windows that score these targets, moving by `stride` or by their length: each target once."""
     jobs, step = [], min(stride, length)
-    for span in spans:
-        for first in range(span.start, span.stop, step):
-            last = min(first + step, span.stop) - 1
-            start = max(0, last - length)
-            jobs.append(Job(ids[start : last + 1], first - 1 - start))
+    for first in range(targets.start, targets.stop, step):
+        last = min(first + step, targets.stop) - 1
+        start = max(0, last - length)
+        jobs.append(Job(ids[start : last + 1], first - 1 - start))
     return jobs
+
+
+def estimate(model: nn.Module, size: Size, jobs: list[Job], turn: int) -> tuple[float, float]:
+    """Seconds on the wall and of the processor that these windows take: those of one full batch, another each turn, and
+    of the others as their FLOPs. All are alike, but for the first, which the start of the text cuts short."""
+    batch = max(1, DEFAULT.tokens // jobs[-1].length)
+    end = max(batch, len(jobs) - turn * batch)
+    part, once = jobs[end - batch : end], Clock()
+    with once():
+        run(model, part)
+    times = flops(size, jobs) / flops(size, part)
+    return once.wall * times, once.processor * times
 
 
 def flops(size: Size, jobs: list[Job]) -> float:

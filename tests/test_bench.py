@@ -1,19 +1,19 @@
 """`lab bench eval` at sizes of seconds: what it compares is the same; how fast it is depends on the machine."""
 
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 import torch
 
-from eval.perplexity import measure
-from eval.plan import Document, Plan
-from eval.store import Store
+from eval.cost import Size
 from lab import LabError, bench_eval
 from lab.bench_eval import (
-    EQUAL,
     bytewise,
     claim,
     compared,
     equal,
+    estimate,
     eval_speed,
     memory,
     needles,
@@ -32,24 +32,45 @@ def test_prefixes_cost_what_a_forward_for_each_says():
     assert ratio["measured"] > 0 and ratio["least"] == 15 and ratio["seconds"] > 0
 
 
-def test_the_equal_token_curve_is_that_of_each_length_by_itself(tmp_path):
-    ratio, predicted = equal(longest=512, count=3, documents=2, stride=64)
-    ids = text(2 * 512 + 1)
-    parts = [Document("first", ids[:513]), Document("second", ids[512:])]
-    alone = measure(bytewise(), Plan(parts, [128, 256, 512], EQUAL), store=Store(tmp_path), identity="").sums()
-    assert ratio["lengths"] == [128, 256, 512]
-    assert ratio["curve"] == pytest.approx((alone[0].sum(0) / alone[1].sum(0)).tolist(), abs=1e-5)
+def test_the_equal_token_curve_is_that_of_each_length_by_itself():
+    ratio, predicted = equal(longest=256, count=3, times=2, stride=32)
+    model, ids = bytewise(), text(2 * 256 + 1)
+    for length, mean in zip([64, 128, 256], ratio["curve"], strict=True):
+        # The far halves of windows half their length apart hold targets 129 … 512.
+        ends = range(128 + length // 2, 513, length // 2)
+        windows = torch.stack([ids[end - length : end + 1] for end in ends])
+        with torch.no_grad():
+            logits = model(input_ids=windows[:, :-1]).logits[:, length // 2 :]
+        nats = torch.nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, length // 2 + 1 :].flatten())
+        assert mean == pytest.approx(float(nats), abs=1e-5)
+    assert ratio["lengths"] == [64, 128, 256] and "3 lengths to 256, 384 targets" in ratio["claim"]
     assert predicted["measured"] == pytest.approx(ratio["measured"] / predicted["predicted"])
 
 
 @pytest.mark.parametrize("length", [32, 64, 256, 512])
 def test_sliding_windows_score_the_targets_of_the_plan_once_each(length):
     ids = torch.arange(2 * 512 + 1)
-    jobs = sliding(ids, [range(257, 513), range(769, 1025)], length, 64)
+    jobs = sliding(ids, range(257, 1025), length, 64)
     scored = torch.cat([job.ids[job.first + 1 :] for job in jobs]).tolist()
-    assert scored == [*range(257, 513), *range(769, 1025)]
+    assert scored == [*range(257, 1025)]
     assert {job.length for job in jobs} == ({length} if length < 512 else {*range(320, 513, 64)})
     assert all(job.length - job.first <= 64 for job in jobs)
+
+
+def test_what_sliding_windows_take_is_that_of_one_batch_by_flops(monkeypatch):
+    """By hand: 40 windows of 4096, of which 4 make a batch; each batch takes 3 s on the wall and 2 of the processor."""
+    size, ids, ran = Size(weights=1, layers=0, width=0, hidden=0, vocabulary=1, bytes=4), torch.arange(50_001), []
+
+    @contextmanager
+    def three_seconds(clock):
+        yield
+        clock.wall, clock.processor = 3.0, 2.0
+
+    monkeypatch.setattr(bench_eval.Clock, "__call__", three_seconds)
+    monkeypatch.setattr(bench_eval, "run", lambda model, jobs: ran.append([int(job.ids[-1]) for job in jobs]))
+    jobs = sliding(ids, range(4097, 4097 + 40 * 256), 4096, 256)
+    assert len(jobs) == 40 and [estimate(None, size, jobs, turn) for turn in (0, 1)] == [(30.0, 20.0)] * 2
+    assert ran == [[13568, 13824, 14080, 14336], [12544, 12800, 13056, 13312]]
 
 
 @pytest.mark.slow
