@@ -63,9 +63,7 @@ class Measured:
 
     def targets(self, record: Record, document: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(targets,) which token of the document each loss is of, and how many tokens before it were seen."""
-        windows = self.plan.windows(record, self.plan.documents[document])
-        seen = np.concatenate([np.arange(w.first, w.length) + 1 for w in windows])
-        return seen + np.repeat([w.start for w in windows], [w.scored for w in windows]), seen
+        return self.plan.targets(record, self.plan.documents[document])
 
 
 def missing(plan: Plan, store: Store, identity: str, documents: Sequence[Document] | None = None) -> Work:

@@ -153,6 +153,12 @@ class Plan:
         """How many losses there will be."""
         return sum(window.scored for window in self.windows(record, document))
 
+    def targets(self, record: Record, document: Document) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(targets,) which token of the document each loss is of, and how many tokens before it were seen."""
+        windows = self.windows(record, document)
+        seen = np.concatenate([np.arange(w.first, w.length) + 1 for w in windows])
+        return seen + np.repeat([w.start for w in windows], [w.scored for w in windows]), seen
+
     def runs(self, document: Document, records: Sequence[Record] | None = None) -> list[Forward]:
         """The forward passes of one document for these records (default: all)."""
         wanted = tuple(self.records() if records is None else records)

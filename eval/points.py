@@ -44,7 +44,7 @@ def points(measured: Measured) -> Iterator[Point]:
             probe_of(protocol.name), "nats", plan, curve(sums, counts), scored_tokens(plan, protocol.name)
         )
         if protocol.name == "equal":
-            if (sizes := scored_bytes(measured)) is not None:
+            if (sizes := scored_bytes(plan)) is not None:
                 sizes = np.broadcast_to(sizes[:, None], sums.shape)
                 yield from of_curve("perplexity", "bits per byte", plan, bits_per_byte(sums, sizes), sizes.sum(0))
             yield from context_use(measured, sums, counts)
@@ -83,12 +83,11 @@ def scored_tokens(plan: Plan, protocol: str) -> NDArray[np.int64]:
     return counts
 
 
-def scored_bytes(measured: Measured) -> NDArray[np.int64] | None:
+def scored_bytes(plan: Plan) -> NDArray[np.int64] | None:
     """(D,) bytes of the tokens that `equal` scores, the same at every length; None where they are not known."""
-    plan = measured.plan
     if any(one.bytes is None for one in plan.documents):
         return None
-    targets = [measured.targets(("equal", plan.longest), n)[0] for n in range(len(plan.documents))]
+    targets = [plan.targets(("equal", plan.longest), one)[0] for one in plan.documents]
     return np.array([one.bytes[at].sum(dtype=np.int64) for one, at in zip(plan.documents, targets, strict=True)])
 
 

@@ -25,8 +25,9 @@ from lab.settings import Data
 from lab.sources import documents, identity
 from lab.tokenizer import Tokenizer, tokenizer_of
 
-FORMAT = 1  # of the cached files; another number and old caches are left alone
+FORMAT = 2  # of the cached files; another number and old caches are left alone
 TOGETHER = 64  # documents a tokenizer is given at once, to use all its threads
+BYTES = np.dtype(np.uint32)  # a token may stand for a long run of blanks
 DAY = 86400  # seconds
 
 
@@ -37,10 +38,14 @@ class Side:
     ids: np.ndarray  # (N,) memory-mapped, uint8 to uint32 by vocabulary
     starts: np.ndarray  # (documents + 1,) int64: document d is ids[starts[d] : starts[d + 1] - 1]
     names: list[str]
+    bytes: np.ndarray | None = None  # (N,) of text that each token stands for, uint32; of held-out text, where known
 
     def document(self, d: int) -> np.ndarray:
         """The tokens of document d, without the end token."""
-        return self.ids[self.starts[d] : self.starts[d + 1] - 1]
+        return self.ids[self.within(d)]
+
+    def within(self, d: int) -> slice:
+        return slice(self.starts[d], self.starts[d + 1] - 1)
 
     def at(self, offsets: np.ndarray, length: int) -> list[str]:
         """The documents that the stretches ids[o : o + length] touch, in order, each once."""
@@ -109,14 +114,19 @@ def is_held_out(digest: bytes, fraction: float) -> bool:
 class Writer:
     """One side, written document by document."""
 
-    def __init__(self, file: BinaryIO, dtype: np.dtype, eos: int):
-        self.file, self.dtype, self.end = file, dtype, np.array([eos], dtype).tobytes()
+    def __init__(self, file: BinaryIO, tokenizer: Tokenizer, sizes: BinaryIO | None = None):
+        """sizes: where the bytes of every token go."""
+        self.file, self.tokenizer, self.sizes = file, tokenizer, sizes
+        self.end = np.array([tokenizer.eos], tokenizer.dtype).tobytes()
         self.starts, self.names, self.bytes, self.hash = [0], [], 0, hashlib.sha256()
 
     def add(self, name: str, text: str, ids: np.ndarray):
-        written = ids.astype(self.dtype).tobytes() + self.end
+        written = ids.astype(self.tokenizer.dtype).tobytes() + self.end
         self.file.write(written)
         self.hash.update(written)
+        if self.sizes and self.tokenizer.sizes:
+            # The end token stands for none.
+            self.sizes.write(self.tokenizer.sizes(text).astype(BYTES).tobytes() + bytes(BYTES.itemsize))
         self.starts.append(self.starts[-1] + len(ids) + 1)
         self.names.append(name)
         self.bytes += len(text.encode())
@@ -143,14 +153,17 @@ def build(folder: Path, settings: Data, made_from: dict, tokenizer: Tokenizer):
 
 
 def write(folder: Path, settings: Data, made_from: dict, tokenizer: Tokenizer):
-    with open(folder / "train.ids", "wb") as train, open(folder / "held_out.ids", "wb") as held_out:
-        sides = [Writer(file, tokenizer.dtype, tokenizer.eos) for file in (train, held_out)]
+    names = "train.ids", "held_out.ids", "held_out.bytes"
+    with contextlib.ExitStack() as files:
+        train, held_out, sizes = (files.enter_context(open(folder / name, "wb")) for name in names)
+        sides = [Writer(train, tokenizer), Writer(held_out, tokenizer, sizes)]
         for name, text, digest, ids in encoded(settings, tokenizer):
             sides[is_held_out(digest, settings.held_out)].add(name, text, ids)
         if not any(side.names for side in sides):
             raise LabError(f"data: the documents of source {settings.source} are all empty; give it some text")
-        secured(train), secured(held_out)
+        secured(train), secured(held_out), secured(sizes)
     meta = made_from | {"vocab_size": tokenizer.vocab_size, "eos": tokenizer.eos, "dtype": str(tokenizer.dtype)}
+    meta |= {"sized": tokenizer.sizes is not None}
     for name, side in zip(("train", "held_out"), sides, strict=True):
         with open(folder / f"{name}.starts", "wb") as starts, open(folder / f"{name}.names.json", "wb") as names:
             meta[name] = side.finish(starts, names)
@@ -240,16 +253,21 @@ def opened(folder: Path) -> Corpus:
 
 
 def read(folder: Path, name: str, meta: dict) -> Side:
-    counts, path, dtype = meta[name], folder / f"{name}.ids", np.dtype(meta["dtype"])
-    if path.stat().st_size != counts["tokens"] * dtype.itemsize:
-        raise ValueError(f"{path.name} has {path.stat().st_size} bytes of {counts['tokens'] * dtype.itemsize}")
-    # An empty file cannot be mapped.
-    ids = np.memmap(path, dtype, mode="r") if counts["tokens"] else np.zeros(0, dtype)
+    counts = meta[name]
+    ids = mapped(folder / f"{name}.ids", np.dtype(meta["dtype"]), counts["tokens"])
+    sizes = mapped(folder / f"{name}.bytes", BYTES, counts["tokens"]) if name == "held_out" and meta["sized"] else None
     starts = np.fromfile(folder / f"{name}.starts", np.int64)
     names = json.loads((folder / f"{name}.names.json").read_text())
     if not len(starts) - 1 == len(names) == counts["documents"]:
         raise ValueError(f"{name} has {len(names)} names, {len(starts) - 1} starts, {counts['documents']} documents")
-    return Side(ids, starts, names)
+    return Side(ids, starts, names, sizes)
+
+
+def mapped(path: Path, dtype: np.dtype, count: int) -> np.ndarray:
+    if path.stat().st_size != count * dtype.itemsize:
+        raise ValueError(f"{path.name} has {path.stat().st_size} bytes of {count * dtype.itemsize}")
+    # An empty file cannot be mapped.
+    return np.memmap(path, dtype, mode="r") if count else np.zeros(0, dtype)
 
 
 def batch(side: Side, *, length: int, size: int, seed: int, step: int) -> tuple[np.ndarray, np.ndarray]:
@@ -301,10 +319,13 @@ def order(tokens: int, length: int, seed: int, epoch: int) -> np.ndarray:
     return phase + length * random.permutation(count)
 
 
-def long_documents(side: Side, *, length: int, count: int, whole: bool = False) -> list[tuple[str, np.ndarray]]:
-    """(name, first `length` ids as int64) of `count` documents with at least so many tokens, without end tokens.
+def long_documents(
+    side: Side, *, length: int, count: int, whole: bool = False
+) -> list[tuple[str, np.ndarray, np.ndarray | None]]:
+    """(name, first `length` ids as int64, their bytes) of `count` documents with at least so many tokens, without end
+    tokens.
 
-    whole: all ids instead.
+    whole: all ids instead.   Bytes are None where they are not known.
 
     They are the first in the order of a hash of their content, so a document added elsewhere displaces at most one.
     Raises LabError if there are fewer.
@@ -318,4 +339,9 @@ def long_documents(side: Side, *, length: int, count: int, whole: bool = False) 
             "Lower eval.documents or eval.lengths, add longer texts, or raise data.held_out"
         )
     chosen = heapq.nsmallest(count, fitting, key=lambda d: hashlib.sha256(side.document(d)).digest())
-    return [(side.names[d], np.array(side.document(d)[: None if whole else length], np.int64)) for d in chosen]
+    found = []
+    for d in chosen:
+        part = side.within(d) if whole else slice(side.starts[d], side.starts[d] + length)
+        sizes = None if side.bytes is None else np.array(side.bytes[part])
+        found.append((side.names[d], np.array(side.ids[part], np.int64), sizes))
+    return found

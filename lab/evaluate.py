@@ -2,17 +2,18 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate import Accelerator
 
 from eval.cost import Size, cost, seconds
 from eval.perplexity import Measured, losses_of, measure, missing
 from eval.plan import STRIDE, Document, Plan
+from eval.points import scored_bytes
 from eval.protocols import PROTOCOLS
 from eval.report import asking, described
 from eval.scorer import Budget, Scorer
@@ -116,10 +117,7 @@ def of_documents(
     wanted = max(protocol.needs(max(lengths), stride) for protocol in chosen)
     whole = any(protocol.whole for protocol in chosen)
     found = long_documents(text.held_out, length=wanted, count=count, whole=whole)
-    in_bytes = text.meta["tokenizer"]["name"] == "bytes"  # of other tokenizers' tokens it is not known
-    documents = [
-        Document(name, torch.from_numpy(ids), np.ones(len(ids), np.int8) if in_bytes else None) for name, ids in found
-    ]
+    documents = [Document(name, torch.from_numpy(ids), sizes) for name, ids, sizes in found]
     return Plan(documents, lengths, chosen, stride=stride)
 
 
@@ -175,17 +173,20 @@ def trained_model(run: Run) -> LabModel:
 def held_out(
     model: LabModel, text: Corpus, train_length: int, accelerator: Accelerator, count: int = 8
 ) -> dict[str, float]:
-    """The mean loss at 1, 2 and 4 training lengths, as far as the scheme reads, on the same held-out tokens."""
+    """The mean loss at 1, 2 and 4 training lengths, as far as the scheme reads, on the same held-out tokens: in nats a
+    token, and in bits a byte where the bytes of tokens are known."""
     lengths = [train_length, 2 * train_length, 4 * train_length]
     plan = replace(of_documents(text, lengths, count), limit=model.scheme.limit)
     budget = Budget(8 * plan.longest)
     mine = plan.documents[share(accelerator)]
-    losses = {}
+    losses, sizes = {}, scored_bytes(plan)
     for record in plan.records():
         made = losses_of(Scorer(model, budget), plan, "", [(document, [record]) for document in mine]).values()
         both = torch.tensor([sum(x.sum(dtype="float64") for x in made), sum(map(len, made))], dtype=torch.float64)
         total, tokens_ = accelerator.reduce(both.to(accelerator.device)).tolist()
         losses[f"held_out_{record[1]}"] = total / tokens_
+        if sizes is not None:
+            losses[f"held_out_{record[1]}_bits_per_byte"] = total / math.log(2) / sizes.sum()
     return losses
 
 

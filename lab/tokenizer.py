@@ -20,6 +20,7 @@ class Tokenizer:
     vocab_size: int
     eos: int
     identity: dict[str, Any]  # what makes its ids differ from another's
+    sizes: Callable[[str], np.ndarray] | None  # bytes of a text that each of its tokens stands for; None: not known
 
     @property
     def dtype(self) -> np.dtype:
@@ -39,7 +40,10 @@ def as_bytes() -> Tokenizer:
     def decode(ids):
         return bytes(ids).decode(errors="replace")
 
-    return Tokenizer(encode, decode, 256, 0, {"name": "bytes"})
+    def sizes(text):
+        return np.ones(len(text.encode()), np.uint8)
+
+    return Tokenizer(encode, decode, 256, 0, {"name": "bytes"}, sizes)
 
 
 def of_hub(name: str):
@@ -84,6 +88,8 @@ def printable() -> dict[int, str]:
 
 def pretrained(name: str) -> Tokenizer:
     """A Hugging Face tokenizer, by name or folder. Raises LabError if it is not found or cannot end a document."""
+    from eval.texts import bytes_of
+
     loaded = of_hub(name)
     eos = loaded.sep_token_id if loaded.eos_token_id is None else loaded.eos_token_id
     if eos is None:
@@ -99,5 +105,9 @@ def pretrained(name: str) -> Tokenizer:
     def decode(ids):
         return loaded.decode(ids, clean_up_tokenization_spaces=False)
 
+    def sizes(text):
+        return bytes_of(text, loaded(text, return_offsets_mapping=True, **how)["offset_mapping"])
+
     size = max(len(loaded), max(vocabulary.values()) + 1)  # a vocabulary may have holes
-    return Tokenizer(encode, decode, size, eos, {"name": name, "sha256": hashlib.sha256(rules.encode()).hexdigest()})
+    identity = {"name": name, "sha256": hashlib.sha256(rules.encode()).hexdigest()}
+    return Tokenizer(encode, decode, size, eos, identity, sizes if loaded.is_fast else None)

@@ -304,6 +304,37 @@ def test_a_text_that_spells_the_end_token_does_not_end_there(saved_tokenizer, te
         assert (side.ids == 1).sum() == len(side.names)
 
 
+def test_it_is_known_which_bytes_of_held_out_text_each_token_stands_for(saved_tokenizer, texts):
+    from transformers import AutoTokenizer
+
+    folder = saved_tokenizer(eos_token="<|end|>")
+    built, words = corpus(of(texts, tokenizer=str(folder))), AutoTokenizer.from_pretrained(folder)
+    side = built.held_out
+    # In a byte-level vocabulary a letter is a byte; these texts are ASCII.
+    wanted = [0 if n == built.meta["eos"] else len(words.convert_ids_to_tokens(n)) for n in side.ids.tolist()]
+    assert side.bytes.tolist() == wanted and max(wanted) > 3 and built.train.bytes is None
+    assert side.bytes.sum() == built.meta["held_out"]["bytes"]
+    for name, ids, sizes in long_documents(side, length=40, count=5):
+        assert sizes.sum() == len(words.decode(ids)) and len(sizes) == len(ids) == 40
+        assert Path(name).read_text().startswith(words.decode(ids))
+
+
+def test_a_token_of_the_byte_tokenizer_is_a_byte_and_an_end_is_none(texts):
+    built = corpus(of(texts))
+    assert ((built.held_out.ids != built.meta["eos"]) == built.held_out.bytes).all()
+
+
+def test_of_a_tokenizer_that_does_not_say_bytes_are_not_known(saved_tokenizer, texts, monkeypatch):
+    from transformers import PreTrainedTokenizerFast
+
+    folder = saved_tokenizer(eos_token="<|end|>")
+    monkeypatch.setattr(PreTrainedTokenizerFast, "is_fast", False)
+    for _ in range(2):  # built, and read again
+        built = corpus(of(texts, tokenizer=str(folder)))
+        assert built.held_out.bytes is None and built.meta["sized"] is False
+    assert all(sizes is None for *_, sizes in long_documents(built.held_out, length=20, count=3))
+
+
 def test_a_changed_tokenizer_under_the_same_name_is_another_cache(saved_tokenizer, texts):
     folder = saved_tokenizer(eos_token="<|end|>")
     before = corpus(of(texts, tokenizer=str(folder)))
@@ -335,7 +366,9 @@ def test_settings_that_matter_have_caches_of_their_own(texts):
     assert len(os.listdir(texts.parent / "cache")) == 3
 
 
-@pytest.mark.parametrize("name", ["meta.json", "train.ids", "held_out.ids", "train.starts", "held_out.names.json"])
+@pytest.mark.parametrize(
+    "name", ["meta.json", "train.ids", "held_out.ids", "train.starts", "held_out.names.json", "held_out.bytes"]
+)
 @pytest.mark.parametrize("left", [0, 0.5, None])
 def test_a_damaged_cache_is_built_again(name, left, texts, capsys):
     whole = corpus(of(texts))
@@ -626,7 +659,7 @@ def test_at_names_the_documents_of_a_stretch():
 
 def test_long_documents_are_cut_and_without_end_tokens():
     side = side_of(10, 30, 9, 20, 11)
-    found = dict(long_documents(side, length=10, count=4))
+    found = {name: ids for name, ids, _ in long_documents(side, length=10, count=4)}
     assert set(found) == {"d0", "d1", "d3", "d4"}
     for name, ids in found.items():
         assert ids.dtype == np.int64 and type(ids) is np.ndarray
@@ -634,24 +667,24 @@ def test_long_documents_are_cut_and_without_end_tokens():
 
 
 def test_long_documents_stay_when_others_are_added(texts):
-    before = [ids.tobytes() for _, ids in long_documents(corpus(of(texts)).held_out, length=100, count=6)]
+    before = [ids.tobytes() for _, ids, _ in long_documents(corpus(of(texts)).held_out, length=100, count=6)]
     for i in range(200, 203):
         (texts / f"0{i}.txt").write_text(story(i))
     for i in range(300, 320):
         (texts / f"0{i}.txt").write_text(f"too short {i}")
     side = corpus(of(texts)).held_out
-    after = [ids.tobytes() for _, ids in long_documents(side, length=100, count=6)]
+    after = [ids.tobytes() for _, ids, _ in long_documents(side, length=100, count=6)]
     added = sum(name.split("/")[-1] in ("0200.txt", "0201.txt", "0202.txt") for name in side.names)
     kept = [ids for ids in before if ids in after]
     assert len(kept) >= 6 - added and [ids for ids in after if ids in before] == kept
-    assert [ids.tobytes() for _, ids in long_documents(side, length=100, count=3)] == after[:3]
+    assert [ids.tobytes() for _, ids, _ in long_documents(side, length=100, count=3)] == after[:3]
 
 
 def test_long_documents_do_not_hang_on_the_order_of_reading(texts):
-    before = [ids.tobytes() for _, ids in long_documents(corpus(of(texts)).held_out, length=100, count=5)]
+    before = [ids.tobytes() for _, ids, _ in long_documents(corpus(of(texts)).held_out, length=100, count=5)]
     for path in list(texts.iterdir()):
         path.rename(texts / f"{99 - int(path.stem)}.text")
-    assert before == [ids.tobytes() for _, ids in long_documents(corpus(of(texts)).held_out, length=100, count=5)]
+    assert before == [ids.tobytes() for _, ids, _ in long_documents(corpus(of(texts)).held_out, length=100, count=5)]
 
 
 def test_too_few_long_documents():
