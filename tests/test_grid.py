@@ -107,7 +107,7 @@ def trained() -> LabModel:
     [stack] = haystacks([128], DEPTHS, voice=BYTES)
     ids = torch.from_numpy(np.stack([stack.samples[n].ids for n in (0, 2)]))
     adam = torch.optim.Adam(model.train().parameters(), 3e-3)
-    for _ in range(60):
+    for _ in range(100):
         adam.zero_grad()
         model(ids, labels=ids).loss.backward()
         adam.step()
