@@ -15,7 +15,8 @@ from torch import nn
 
 from eval import EvalError
 from eval.problems import Written, task_of
-from eval.sample import Sample, answered
+from eval.sample import Answering, Sample
+from eval.scorer import Budget
 
 END = 0  # ends an answer: to stop at the right place is part of it
 Side = Literal["train", "test"]
@@ -140,6 +141,7 @@ def accuracies(
     batch_tokens: int = 16384,
 ) -> Iterator[Accuracy]:
     """Of up to `n` test problems of each size, by teacher forcing. limit: the most tokens the model's scheme takes."""
+    asking = Answering(model, Budget(batch_tokens))
     for size in sizes:
         asked = samples(task, size, n, seed)
         if not asked:
@@ -147,7 +149,7 @@ def accuracies(
         elif limit is not None and length(task, size) - 1 > limit:
             yield Accuracy(task, size, None, None, 0, 0, f"takes at most {limit} tokens")
         else:
-            found = list(answered(model, asked, batch_tokens=batch_tokens))
+            found = [one for some in asking.answers(asked) for one in some]
             right = [token for one in found for token in one.right[:-1]]
             exact = fmean(one.exact for one in found)
             yield Accuracy(task, size, exact, fmean(right), len(found), len(right))

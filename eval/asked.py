@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from torch import nn
 
 from eval import EvalError
-from eval.grid import Haystack, grid, haystacks
+from eval.grid import Haystack, answers_of, haystacks
 from eval.lengths import l_ret
 from eval.plan import Forward, Piece
 from eval.points import Point, of_reach
-from eval.sample import Answered, Sample, answered
+from eval.sample import Answered, Answering, Sample
+from eval.scorer import Budget
 from eval.stats import rate
 from eval.store import Store
 from eval.tasks import build
@@ -133,12 +134,13 @@ class Session:
         process's share of the samples, and a call that returns once every process has asked its own.
         advance: told how many samples are answered.
         """
+        asking = Answering(model, Budget(batch_tokens))
         for asked, length, numbers in self.missing(mine):
             together = max(1, batch_tokens // length)
             for at in range(0, len(numbers), together):
                 part = numbers[at : at + together]
                 made = [self.questions.made(asked, length, n) for n in part]
-                found = answers(model, made, prefix_consistent, batch_tokens)
+                found = answers(asking, made, prefix_consistent)
                 for n, some in zip(part, found, strict=True):
                     check(some, f"{asked.task}, sample {n} of {length} tokens")
                 self.store.put(
@@ -186,15 +188,11 @@ def samples_of(made: Sample | Haystack) -> tuple[Sample, ...]:
     return made.samples if isinstance(made, Haystack) else (made,)
 
 
-def answers(
-    model: nn.Module, made: list[Sample] | list[Haystack], prefix_consistent: bool, batch_tokens: int
-) -> list[list[Answered]]:
+def answers(asking: Answering, made: list[Sample] | list[Haystack], prefix_consistent: bool) -> list[list[Answered]]:
     """The answers to each; those of a haystack together."""
     if isinstance(made[0], Haystack):
-        how = {"prefix_consistent": prefix_consistent, "batch_tokens": batch_tokens}
-        return [list(grid(model, [one], **how)) for one in made]
-    found = answered(model, made, batch_tokens=batch_tokens)
-    return [[next(found) for _ in sample.answers] for sample in made]
+        return [answers_of(asking, one, prefix_consistent) for one in made]
+    return asking.answers(made)
 
 
 def check(some: list[Answered], where: str) -> None:

@@ -2,19 +2,20 @@
 
 # D depths · L tokens
 
-import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eval import EvalError
 from eval.fork import Fork
 from eval.layout import bury, check_depth
-from eval.sample import Answered, Sample, answered, one
+from eval.sample import Answered, Answering, Sample, one
+from eval.score import in_pieces, nats, vocabulary
+from eval.scorer import Budget
 from eval.tasks import seed_of
 from eval.voice import Voice
 
@@ -71,47 +72,64 @@ def grid(
     asked in a forward of its own, which gives the same answers and costs about D times as much.
     batch_tokens: tokens in all the copies of a cache together, or in one forward.
     """
+    asking = Answering(model, Budget(batch_tokens))
     for stack in stacks:
-        if prefix_consistent:
-            yield from forked(model, stack, batch_tokens)
-        else:
-            yield from answered(model, stack.samples, batch_tokens=batch_tokens)
+        yield from answers_of(asking, stack, prefix_consistent)
 
 
-@torch.no_grad()
-def forked(model: nn.Module, stack: Haystack, batch_tokens: int) -> list[Answered]:
-    """The answers of one haystack from one reading of what its samples share."""
-    device, samples = next(model.parameters()).device, stack.samples
-    name, cache = read(model, torch.from_numpy(samples[0].ids[None, : stack.shared]).to(device))
-    size, found = max(1, batch_tokens // len(samples[0].ids)), []
-    room = max(len(sample.ids) for sample in samples) - stack.shared
-    for at in range(0, len(samples), size):
-        part = samples[at : at + size]
-        if at == 0 or len(part) < size:  # the last may be fewer
-            fork = Fork(cache, len(part), room)
-        found += asked(model, part, stack.shared, name, fork.again(), device)
+def answers_of(asking: Answering, stack: Haystack, prefix_consistent: bool) -> list[Answered]:
+    """Those of one haystack, in order."""
+    if prefix_consistent:
+        return forked(asking, stack)
+    return [found for [found] in asking.answers(stack.samples)]
+
+
+def forked(asking: Answering, stack: Haystack) -> list[Answered]:
+    """The answers of one haystack from one reading of what its samples share.
+
+    What does not fit is read in pieces, and asked of fewer copies: the tails are too short for their logits to matter.
+    """
+    samples, length, reading = stack.samples, len(stack.samples[0].ids), None
+    while reading is None:
+        make = partial(Reading, asking.model, stack, asking.budget.piece)
+        reading = asking.fitting(make, 1, stack.shared, 1, vocabulary(asking.model))
+    found: list[Answered] = []
+    while len(found) < len(samples):
+        part = samples[len(found) :][: max(1, asking.budget.tokens // length)]
+        found += asking.fitting(partial(reading.answers, part), len(part), length, reading.room, 0) or []
     return found
 
 
-def read(model: nn.Module, ids: Tensor) -> tuple[str, object]:
+class Reading:
+    """What the samples of a haystack share, read once; questions are asked of copies of the cache."""
+
+    @torch.no_grad()
+    def __init__(self, model: nn.Module, stack: Haystack, piece: int | None):
+        """piece: how many tokens at a time; None: whole."""
+        self.model, self.shared, self.fork = model, stack.shared, None
+        self.device = next(model.parameters()).device
+        self.room = max(len(sample.ids) for sample in stack.samples) - stack.shared
+        ids = torch.from_numpy(stack.samples[0].ids[None, : stack.shared]).to(self.device)
+        self.name, self.cache = read(model, ids, piece)
+
+    @torch.no_grad()
+    def answers(self, samples: Sequence[Sample]) -> list[Answered]:
+        """The answers to questions that follow what is in the cache, asked together."""
+        if self.fork is None or self.fork.rows != len(samples):
+            self.fork = None  # there may be no room for two
+            self.fork = Fork(self.cache, len(samples), self.room)
+        longest = max(len(sample.ids) for sample in samples) - self.shared
+        # Shorter ones are filled up at their end, where nothing that counts can see it.
+        tails = np.stack([np.resize(sample.ids[self.shared :], longest) for sample in samples])
+        tails = torch.from_numpy(tails).to(self.device)
+        logits = self.model(input_ids=tails[:, :-1], use_cache=True, **{self.name: self.fork.again()}).logits
+        right = (logits.argmax(-1) == tails[:, 1:]).cpu().numpy()  # (D, longest - 1)
+        losses = nats(logits, tails[:, 1:]).cpu().double().numpy()
+        return [one(sample, 0, right[n], losses[n], self.shared + 1) for n, sample in enumerate(samples)]
+
+
+def read(model: nn.Module, ids: Tensor, piece: int | None = None) -> tuple[str, object]:
     """What the model keeps of (1, L) ids, and under which name it hands that out and takes it back."""
-    takes = inspect.signature(model.forward).parameters
-    # A head on all of a long haystack can take more memory than all the rest.
-    seen = model(input_ids=ids, use_cache=True, **({"logits_to_keep": 1} if "logits_to_keep" in takes else {}))
-    for name in ("cache", "past_key_values"):  # the first from transformers 5.24 on
-        if (cache := getattr(seen, name, None)) is not None:
-            return name, cache
-    raise EvalError(
-        f"{type(model).__name__} returns no cache: ask each question in a forward of its own, prefix_consistent=False"
-    )
-
-
-def asked(model: nn.Module, samples: Sequence[Sample], shared: int, name: str, cache, device) -> list[Answered]:
-    """The answers to questions that follow what is in the cache, once for each."""
-    longest = max(len(sample.ids) for sample in samples) - shared
-    # Shorter ones are filled up at their end, where nothing that counts can see it.
-    tails = torch.from_numpy(np.stack([np.resize(sample.ids[shared:], longest) for sample in samples])).to(device)
-    logits = model(input_ids=tails[:, :-1], use_cache=True, **{name: cache}).logits  # (D, longest - 1, V)
-    right = (logits.argmax(-1) == tails[:, 1:]).cpu().numpy()
-    nats = F.cross_entropy(logits.float().transpose(1, 2), tails[:, 1:], reduction="none").cpu().double().numpy()
-    return [one(sample, 0, right[n], nats[n], shared + 1) for n, sample in enumerate(samples)]
+    instead = "ask each question in a forward of its own, prefix_consistent=False"
+    *_, (_, name, cache) = in_pieces(model, ids, piece or ids.shape[1], instead)
+    return name, cache

@@ -1,17 +1,17 @@
 """Samples with known answers: built as tokens, answered by teacher forcing: one forward tells what decoding would."""
 
-# N samples · L tokens · V vocabulary
+# L tokens
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
-from eval.score import logits_by_chunk, vocabulary
+from eval.score import judge
+from eval.scorer import Budget, Job, Scorer
 
 
 @dataclass(frozen=True)
@@ -42,40 +42,26 @@ class Answered:
         return self.sample.about | (self.sample.each[self.answer] if self.sample.each else {})
 
 
-@torch.no_grad()
+class Answering(Scorer):
+    """A scorer that also tells which tokens are right. What does not fit is asked with less, as losses are made."""
+
+    def run(self, ids: Tensor, first: int, piece: int | None) -> tuple[Tensor, ...]:
+        return judge(self.model, ids[:, :-1], ids[:, 1:], first, logits=self.budget.logits, piece=piece)
+
+    def answers(self, samples: Sequence[Sample]) -> list[list[Answered]]:
+        """Those of each sample, in order. Samples of one length share a batch; nothing is padded."""
+        jobs = [Job(torch.from_numpy(sample.ids), min(first for first, _ in sample.answers) - 1) for sample in samples]
+        found: list[list[Answered]] = [[] for _ in samples]
+        for n, (nats, right) in self.made(jobs):
+            nats, right, begin = nats.double().numpy(), right.numpy(), jobs[n].first + 1
+            found[n] = [one(samples[n], k, right, nats, begin) for k in range(len(samples[n].answers))]
+        return found
+
+
 def answered(model: nn.Module, samples: Sequence[Sample], *, batch_tokens: int = 16384) -> Iterator[Answered]:
-    """Every answer of every sample, in order. Samples of one length share a batch; nothing is padded."""
-    order = sorted(
-        range(len(samples)), key=lambda n: -len(samples[n].ids)
-    )  # the longest first: what does not fit shows
-    found: dict[int, list[Answered]] = {}
-    at = 0
-    while at < len(order):
-        length = len(samples[order[at]].ids)
-        count = max(1, batch_tokens // length)
-        part = [n for n in order[at : at + count] if len(samples[n].ids) == length]
-        found |= dict(zip(part, forced(model, [samples[n] for n in part]), strict=True))
-        at += len(part)
-    for n in range(len(samples)):
-        yield from found[n]
-
-
-def forced(model: nn.Module, samples: Sequence[Sample]) -> list[list[Answered]]:
-    """The answers of samples of one length, from one forward."""
-    device = next(model.parameters()).device
-    ids = torch.from_numpy(np.stack([sample.ids for sample in samples])).to(device)
-    first = min(start for sample in samples for start, _ in sample.answers) - 1
-    rows = max(1, 2**24 // (len(samples) * vocabulary(model)))
-    right, nats = [], []
-    for start, logits in logits_by_chunk(model, ids[:, :-1], first, rows):
-        wanted = ids[:, start + 1 : start + 1 + logits.shape[1]]
-        right.append(logits.argmax(-1) == wanted)
-        nats.append(F.cross_entropy(logits.float().transpose(1, 2), wanted, reduction="none"))
-    right, nats = torch.cat(right, 1).cpu().numpy(), torch.cat(nats, 1).cpu().double().numpy()
-    return [
-        [one(sample, n, right[at], nats[at], first + 1) for n in range(len(sample.answers))]
-        for at, sample in enumerate(samples)
-    ]
+    """Every answer of every sample, in order."""
+    for some in Answering(model, Budget(batch_tokens)).answers(samples):
+        yield from some
 
 
 def one(sample: Sample, answer: int, right: NDArray, nats: NDArray, first: int) -> Answered:

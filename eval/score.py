@@ -2,6 +2,7 @@
 
 # B windows · L tokens a window · V vocabulary
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -38,15 +39,39 @@ def score(
     Returns (B, L - first) fp32.
     Raises EvalError where a loss is not finite, naming the place, and where the model makes no logits.
     """
-    rows = max(1, logits // (ids.shape[0] * vocabulary(model)))
-    parts = []
-    for start, made in logits_by_chunk(model, ids, first, rows, piece):
-        wanted = targets[:, start : start + made.shape[1]]
-        parts.append(F.cross_entropy(made.float().transpose(1, 2), wanted, reduction="none"))
-    losses = torch.cat(parts, 1)
+    beside = beside_targets(model, ids, targets, first, logits, piece)
+    losses = torch.cat([nats(made, wanted) for made, wanted in beside], 1)
     if not losses.isfinite().all():
         raise NotFinite(ids, losses, first)
     return losses
+
+
+@torch.no_grad()
+def judge(
+    model: nn.Module, ids: Tensor, targets: Tensor, first: int = 0, *, logits: int = LOGITS, piece: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """The losses of `score`, finite or not, and whether each target is the likeliest token: what greedy decoding says.
+
+    Returns (B, L - first) fp32 and (B, L - first) bool.
+    """
+    parts = []
+    for made, wanted in beside_targets(model, ids, targets, first, logits, piece):
+        parts.append((nats(made, wanted), made.argmax(-1) == wanted))
+    losses, right = zip(*parts, strict=True)
+    return torch.cat(losses, 1), torch.cat(right, 1)
+
+
+def nats(logits: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(logits.float().transpose(1, 2), targets, reduction="none")
+
+
+def beside_targets(
+    model: nn.Module, ids: Tensor, targets: Tensor, first: int, logits: int, piece: int | None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Logits chunk by chunk, (B, n, V), and the targets (B, n) that stand there."""
+    rows = max(1, logits // (ids.shape[0] * vocabulary(model)))
+    for start, made in logits_by_chunk(model, ids, first, rows, piece):
+        yield made, targets[:, start : start + made.shape[1]]
 
 
 def logits_by_chunk(
@@ -74,14 +99,11 @@ def hidden_states(model: nn.Module, body: nn.Module, ids: Tensor, piece: int | N
     if piece is None:
         yield 0, body(input_ids=ids, use_cache=False)
         return
-    kept, seen = {}, []
+    seen = []
     hook = body.register_forward_hook(lambda module, inputs, out: seen.append(out))
     try:
-        for start in range(0, ids.shape[1], piece):
-            # The model's own forward, which knows what the body has to be told of a cache; one row of logits is least.
-            out = model(input_ids=ids[:, start : start + piece], use_cache=True, logits_to_keep=1, **kept)
-            name = cache_name(out)
-            kept = {name: out[name]}
+        # The model's own forward, which knows what the body has to be told of a cache.
+        for start, *_ in in_pieces(model, ids, piece, "it cannot be given a window piece by piece"):
             yield start, seen[0]
             seen.clear()
     finally:
@@ -94,12 +116,22 @@ def body_of(model: nn.Module) -> nn.Module | None:
     return body if isinstance(body, nn.Module) and body is not model else None
 
 
-def cache_name(out) -> str:
-    """What this version of transformers calls the cache of an output. Raises EvalError where there is none."""
-    for name in ("cache", "past_key_values"):
-        if getattr(out, name, None) is not None:
-            return name
-    raise EvalError("the model returns no cache: it cannot be given a window piece by piece")
+def in_pieces(model: nn.Module, ids: Tensor, piece: int, instead: str) -> Iterator[tuple[int, str, object]]:
+    """Run (B, L) ids so many at a time, and tell after each: (place of its first token, the cache's name, the cache).
+
+    The name is that under which the model hands its cache out and takes it back: `cache` from transformers 5.24 on.
+    instead: what to tell where there is none. Raises EvalError then.
+    """
+    # A head on all of a long text can take more memory than all the rest; one row of logits is least.
+    least = {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
+    kept = {}
+    for start in range(0, ids.shape[1], piece):
+        out = model(input_ids=ids[:, start : start + piece], use_cache=True, **least, **kept)
+        name = next((name for name in ("cache", "past_key_values") if getattr(out, name, None) is not None), None)
+        if name is None:
+            raise EvalError(f"{type(model).__name__} returns no cache: {instead}")
+        kept = {name: getattr(out, name)}
+        yield start, name, kept[name]
 
 
 def logits_of(out, model: nn.Module) -> Tensor:

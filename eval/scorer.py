@@ -1,7 +1,9 @@
 """scorer: windows in batches that fit memory; what does not is tried with less, never with the same again."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +14,7 @@ from eval.score import LOGITS, NotFinite, body_of, score, vocabulary
 LEAST = 64
 """Tokens. Below, less at once saves no memory that matters."""
 SIGNS = "out of memory", "can't allocate memory", "ALLOC_FAILED"
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,10 @@ class Scorer:
 
         Windows of one length share a batch; nothing is padded.
         """
+        return ((n, losses) for n, (losses, *_) in self.made(jobs))
+
+    def made(self, jobs: Sequence[Job]) -> Iterator[tuple[int, tuple[Tensor, ...]]]:
+        """Each window's number and all that `run` makes of its places, on the CPU."""
         order = sorted(range(len(jobs)), key=lambda n: -jobs[n].length)
         while order:
             length = jobs[order[0]].length
@@ -77,27 +84,36 @@ class Scorer:
             order = order[len(part) :]
             first = min(jobs[n].first for n in part)
             for row, n in enumerate(part):
-                yield n, made[row, jobs[n].first - first :]
+                yield n, tuple(one[row, jobs[n].first - first :] for one in made)
 
-    def attempt(self, batch: list[Job]) -> Tensor | None:
-        """Losses of a batch; None where it did not fit, and the budget is smaller now. Raises EvalError at its end."""
+    def attempt(self, batch: list[Job]) -> tuple[Tensor, ...] | None:
+        """What is made of a batch; None where it did not fit."""
         ids = torch.stack([job.ids for job in batch]).to(next(self.model.parameters()).device)
         for row, job in zip(ids, batch, strict=True):
             if job.begin is not None:
                 row[0] = job.begin
         length, first = batch[0].length, min(job.first for job in batch)
+        words = vocabulary(self.model) if body_of(self.model) else 0
         try:
-            return self.scored(ids, first).cpu()
+            return self.fitting(partial(self.scored, ids, first), len(batch), length, length - first, words)
         except NotFinite as error:
             raise EvalError(told(error, batch[error.window])) from None
+
+    def fitting(self, make: Callable[[], Made], batch: int, length: int, scored: int, words: int) -> Made | None:
+        """What `make` returns; None where it did not fit, and the budget is smaller now. Raises EvalError at its end.
+
+        batch, length, scored, words: how large the call is, as `Budget.less` takes it.
+        """
+        try:
+            return make()
         except Exception as error:  # a model may put it into an error of its own
-            if not isinstance(error, MemoryError) and not any(sign in str(error) for sign in SIGNS):
+            if not is_of_memory(error):
                 raise
         # Outside the handler: the error holds on to the memory of the call.
-        words = vocabulary(self.model) if body_of(self.model) else 0
-        less = self.budget.less(len(batch), length, length - first, words)
+        less = self.budget.less(batch, length, scored, words)
         if less is None:
-            least = "" if self.budget.piece is None else f", not even {self.budget.piece} tokens at a time"
+            whole = self.budget.piece is None or not words
+            least = "" if whole else f", not even {self.budget.piece} tokens at a time"
             raise EvalError(
                 f"a window of {length} tokens does not fit into memory{least}: take shorter lengths or a smaller model"
             )
@@ -106,20 +122,28 @@ class Scorer:
             torch.cuda.empty_cache()
         return None
 
-    def scored(self, ids: Tensor, first: int) -> Tensor:
-        budget, length = self.budget, ids.shape[1] - 1
-        piece = budget.piece if budget.piece and budget.piece < length else None
-        losses = score(self.model, ids[:, :-1], ids[:, 1:], first, logits=budget.logits, piece=piece)
+    def scored(self, ids: Tensor, first: int) -> tuple[Tensor, ...]:
+        length = ids.shape[1] - 1
+        piece = self.budget.piece if self.budget.piece and self.budget.piece < length else None
+        losses, *others = self.run(ids, first, piece)
         if piece and not self.tried:
             # By halves of the pieces: a model that reads the same in both does not follow the length that is run.
-            other = score(self.model, ids[:, :-1], ids[:, 1:], first, logits=budget.logits, piece=piece // 2)
+            other, *_ = self.run(ids, first, piece // 2)
             if not alike(self.model, losses - other):
                 raise EvalError(
                     f"a window of {length} tokens does not fit into memory whole, and piece by piece the model loses "
                     f"something else (by up to {(losses - other).abs().max():.1e} nats): take shorter lengths"
                 )
             self.tried = True
-        return losses
+        return tuple(one.cpu() for one in (losses, *others))
+
+    def run(self, ids: Tensor, first: int, piece: int | None) -> tuple[Tensor, ...]:
+        """(B, places) losses; a scorer of another kind makes more of each place, and tells it after them."""
+        return (score(self.model, ids[:, :-1], ids[:, 1:], first, logits=self.budget.logits, piece=piece),)
+
+
+def is_of_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(sign in str(error) for sign in SIGNS)
 
 
 def told(error: NotFinite, job: Job) -> str:
