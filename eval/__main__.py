@@ -11,9 +11,10 @@ import torch
 from transformers.utils.logging import disable_progress_bar
 
 from eval import EvalError
-from eval.asked import Asked, Questions, Session, Todo, retention, samples_of
+from eval.asked import Questions, Session, Todo, retention, samples_of
 from eval.cost import Size, cost, seconds
 from eval.draw import figures
+from eval.entries import Asked
 from eval.jsonl import overwrite
 from eval.load import begins_with, identity_of, limit_of, load
 from eval.perplexity import Measured, measure, missing

@@ -3,14 +3,13 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
 from eval import EvalError
+from eval.entries import Asked, named
 from eval.grid import Haystack, answers_of, haystacks
 from eval.lengths import l_ret
 from eval.plan import Forward, Piece
@@ -25,43 +24,21 @@ from eval.voice import Voice
 TAU = 0.85
 """The share of the hits at the training length that still counts as reading."""
 
-CONTROLS = "passkey-no-needle", "niah-no-needle", "niah-wrong-key"
-"""Tasks that a model which reads well does badly: how far they reach says nothing."""
-
 Hits = dict[int, tuple[NDArray, NDArray]]
 """By length, whether each answer is exact, and the number of its sample."""
 
-Todo = list[tuple["Asked", int, list[int]]]
+Todo = list[tuple[Asked, int, list[int]]]
 """Of each task and length, the numbers of samples that are not answered yet."""
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A task, and how often it is asked at each length; `grid` is needles at so many depths."""
-
-    task: str
-    count: int = 100  # samples; of a grid, haystacks
-    depths: int = 11
-    options: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def deep(self) -> list[float]:
-        """The depths of a grid, from the beginning of the haystack to its end."""
-        return np.linspace(0, 1, self.depths).tolist()
-
-    @property
-    def control(self) -> bool:
-        return self.task in CONTROLS
 
 
 class Questions:
     """What is asked of any model: sample `n` of a task at a length is the same for all.
 
-    Raises EvalError where a task is unknown, or does not fit into a length.
+    Raises EvalError where a task is unknown, asks what another does, or does not fit into a length.
     """
 
     def __init__(self, tasks: Sequence[Asked], lengths: Sequence[int], voice: Voice):
-        self.tasks, self.lengths, self.voice = list(tasks), sorted(set(lengths)), voice
+        self.tasks, self.lengths, self.voice = named(tasks), sorted(set(lengths)), voice
         self.digests: dict[tuple[int, int, int], str] = {}
         for asked in self.tasks:
             for length in self.lengths:
@@ -142,7 +119,7 @@ class Session:
                 made = [self.questions.made(asked, length, n) for n in part]
                 found = answers(asking, made, prefix_consistent)
                 for n, some in zip(part, found, strict=True):
-                    check(some, f"{asked.task}, sample {n} of {length} tokens")
+                    check(some, f"{asked.name}, sample {n} of {length} tokens")
                 self.store.put(
                     {self.key(asked, length, n): numbers_of(some) for n, some in zip(part, found, strict=True)}
                 )
@@ -155,7 +132,7 @@ class Session:
         found = [self.store.get(self.key(asked, length, n)) for n in range(asked.count)]
         if any(one is None for one in found):
             raise EvalError(
-                f"{self.store.folder}: answers to {asked.task} are missing or damaged; is another process writing "
+                f"{self.store.folder}: answers to {asked.name} are missing or damaged; is another process writing "
                 "there? The same command asks again"
             )
         return [one.reshape(-1, 3) for one in found]
@@ -207,19 +184,19 @@ def numbers_of(some: list[Answered]) -> NDArray[np.float32]:
 
 def points_of(asked: Asked, length: int, kept: list[NDArray]) -> Iterator[Point]:
     """Of one task at one length; of a grid, of all its depths together and then of each."""
-    yield from summed(asked.task, length, "", kept)
+    yield from summed(asked.name, length, "", kept)
     if asked.task == "grid":
         for at, depth in enumerate(asked.deep):
-            yield from summed("grid", length, f" at depth {depth:.2f}", [one[[at]] for one in kept])
+            yield from summed(asked.name, length, f" at depth {depth:.2f}", [one[[at]] for one in kept])
 
 
-def summed(task: str, length: int, where: str, kept: list[NDArray]) -> Iterator[Point]:
+def summed(name: str, length: int, where: str, kept: list[NDArray]) -> Iterator[Point]:
     """Share of exact answers, with an interval over samples, and nats a token of the answers."""
     every = np.concatenate(kept)
     exact = rate(every[:, 0], members(kept))
-    yield Point(task, f"exact{where}", length, exact.value, exact.low, exact.high, len(every))
+    yield Point(name, f"exact{where}", length, exact.value, exact.low, exact.high, len(every))
     loss = float(every[:, 1].sum(dtype=np.float64) / every[:, 2].sum(dtype=np.float64))
-    yield Point(task, f"answer nats{where}", length, loss, None, None, len(every))
+    yield Point(name, f"answer nats{where}", length, loss, None, None, len(every))
 
 
 def members(kept: list[NDArray]) -> NDArray[np.intp]:
@@ -242,11 +219,11 @@ def retention(asked: Asked, hits: Sequence[Hits], train_length: int) -> Iterator
         TAU,
         groups={n: groups for n, (_, groups) in joined.items()},
     )
-    yield from of_reach(f"L_ret({TAU:g}) {asked.task}", made, lengths[-1], len(joined[train_length][0]))
+    yield from of_reach(f"L_ret({TAU:g}) {asked.name}", made, lengths[-1], len(joined[train_length][0]))
 
 
 def unanswered(asked: Asked, length: int, note: str) -> Point:
-    return Point(asked.task, "exact", length, None, None, None, 0, note)
+    return Point(asked.name, "exact", length, None, None, None, 0, note)
 
 
 def runs_of(made: Sample | Haystack, prefix_consistent: bool) -> list[Forward]:

@@ -1,5 +1,6 @@
 """draw: points as figures: each probe over context length with its 95 % interval, and a grid as a heat map."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,13 +25,18 @@ def figures(found: list[Point], out: Path, train_length: int | None = None) -> l
     for probe, metric in dict.fromkeys((point.probe, point.metric) for point in found):
         line = [point for point in found if (point.probe, point.metric) == (probe, metric) and point.value is not None]
         if line and metric in ("nats", "exact"):
-            paths.append(out / f"{probe.replace(' ', '-')}.png")
+            paths.append(out / f"{file_of(probe)}.png")
             curve(line, paths[-1])
-    squares = squares_of(found)
-    if squares:
-        paths.append(out / "grid-by-depth.png")
-        heatmap(squares, paths[-1], "grid: answers with every token right, %", train_length)
+    for probe in dict.fromkeys(point.probe for point in found):
+        if squares := squares_of([point for point in found if point.probe == probe]):
+            paths.append(out / f"{file_of(probe)}-by-depth.png")
+            heatmap(squares, paths[-1], f"{probe}: answers with every token right, %", train_length)
     return paths
+
+
+def file_of(name: str) -> str:
+    """What a file is called after a name of any letters."""
+    return re.sub("[^A-Za-z0-9._+-]+", "-", name).strip("-")
 
 
 def curve(line: list[Point], path: Path) -> None:
@@ -60,8 +66,9 @@ def curve(line: list[Point], path: Path) -> None:
 
 
 def squares_of(found: list[Point]) -> list[Square]:
+    """Those of one grid; none where these are points of anything else."""
     return [
         Square({"length": point.length, "depth": float(point.metric.removeprefix(DEPTH))}, point.value, point.count)
         for point in found
-        if point.probe == "grid" and point.metric.startswith(DEPTH) and point.value is not None
+        if point.metric.startswith(DEPTH) and point.value is not None
     ]

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
-from eval.asked import CONTROLS, Asked
 from eval.cost import Cost
+from eval.entries import Asked
 from eval.lengths import ruler
 from eval.plan import Forward, Plan
 from eval.points import SEEN, Point
@@ -36,7 +36,7 @@ def described(plan: Plan, cost: Cost, seconds: float, why: str) -> str:
 
 def asking(tasks: Sequence[Asked], lengths: Sequence[int], runs: Sequence[Forward]) -> str:
     """What is asked, and the forward passes that are still to come of it."""
-    said = ", ".join(f"{one.count} × {one.task}" for one in tasks) + f" at {', '.join(map(str, lengths))} tokens"
+    said = ", ".join(f"{one.count} × {one.name}" for one in tasks) + f" at {', '.join(map(str, lengths))} tokens"
     if not runs:
         return f"{said}: all is answered"
     return f"{said}: {len(runs)} forward passes, {sum(run.length for run in runs):,} tokens run"
@@ -92,7 +92,7 @@ def between(low: float | None, high: float | None) -> str:
 
 def by_ruler(found: list[Point], tasks: Sequence[Asked]) -> str | None:
     """RULER's rule on the mean of these tasks; None where fewer than two can be read well."""
-    names = list(dict.fromkeys(one.task for one in tasks if one.task not in CONTROLS))
+    names = [one.name for one in tasks if not one.control]
     shares: dict[int, list[float]] = {}
     for point in found:
         if point.probe in names and point.metric == "exact" and point.value is not None:

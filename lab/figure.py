@@ -1,10 +1,9 @@
 """Rows as a figure: loss against context length, a line for each encoding, named where it ends."""
 
-import re
 from pathlib import Path
 from statistics import fmean
 
-from eval.draw import squares_of
+from eval.draw import DEPTH, file_of, squares_of
 from eval.heatmap import heatmap
 from lab.rows import Row
 from lab.table import Cells, cells, label, mean
@@ -24,16 +23,18 @@ def figures(rows: list[Row], folder: Path, train_length: int) -> list[Path]:
     kinds = dict.fromkeys(
         (row.probe, row.metric) for row in rows if row.metric in ("nats", "exact") and row.value is not None
     )
-    paths = [folder / f"{probe}.png" for probe, _ in kinds]
+    paths = [folder / f"{file_of(probe)}.png" for probe, _ in kinds]
     for (probe, metric), path in zip(kinds, paths, strict=True):
         curve(rows, path, train_length, probe, metric)
-    grids: dict[str, list[Row]] = {}
+    grids: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        if row.probe == "grid":
-            grids.setdefault(f"{label(row.trained_as, row.scheme)}, seed {row.seed}", []).append(row)
-    for name, some in grids.items():
+        if row.metric.startswith(DEPTH):
+            name = f"{label(row.trained_as, row.scheme)}, seed {row.seed}"
+            grids.setdefault((row.probe, name), []).append(row)
+    for (probe, name), some in grids.items():
         if squares := squares_of(some):
-            paths.append(folder / f"grid-{re.sub('[^A-Za-z0-9._+-]+', '-', name)}.png")
+            paths.append(folder / f"{file_of(f'{probe} {name}')}.png")
+            name = name if probe == "grid" else f"{probe}, {name}"
             heatmap(squares, paths[-1], f"{name}: answers with every token right, %", train_length)
     return paths
 

@@ -160,7 +160,8 @@ def cross_checks(run: Run) -> list[str]:
         except ValueError as error:
             problems.append(f"eval.lengths[{i}]: {error}")
     problems += [f"data.mix{said}" for said in unmixable(run.data, run.train.length)]
-    problems += [f"eval.tasks[{i}]: {said}" for i, one in enumerate(run.eval.tasks) for said in unaskable(one)]
+    unknown = [f"eval.tasks[{i}]: {said}" for i, one in enumerate(run.eval.tasks) for said in unaskable(one)]
+    problems += unknown or [f"eval.tasks: {said}" for said in repeated(run.eval.tasks)]
     if run.data.source != "algorithmic":
         problems += [f"eval.protocols: {one}" for one in unscorable(run.eval, sorted(lengths))]
     sizes = run.model.width, run.model.heads, run.model.kv_heads
@@ -195,6 +196,19 @@ def unaskable(asked: Asked) -> list[str]:
         with_defaults(asked.task, asked.options)
     except EvalError as error:
         return [f"{error}, and grid" if "there are" in str(error) else str(error)]
+    return []
+
+
+def repeated(asked: list[Asked]) -> list[str]:
+    """What is wrong with tasks that are each well: two of them ask the same."""
+    from eval import EvalError
+    from eval.entries import Asked as Entry
+    from eval.entries import named
+
+    try:
+        named([Entry(**one.model_dump()) for one in asked])
+    except EvalError as error:
+        return [str(error)]
     return []
 
 

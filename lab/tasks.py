@@ -4,7 +4,8 @@ from dataclasses import dataclass, replace
 
 from accelerate import Accelerator
 
-from eval.asked import Asked, Hits, Questions, Session, unanswered
+from eval.asked import Hits, Questions, Session, unanswered
+from eval.entries import Asked
 from eval.plan import Forward
 from eval.store import Store
 from lab import algorithmic
@@ -33,11 +34,12 @@ class Tasks:
     def __init__(self, run: Run, text: Corpus, accelerator: Accelerator):
         self.run, self.accelerator = run, accelerator
         own = run.data.source == "algorithmic"
-        self.tasks = [] if own else [Asked(**one.model_dump()) for one in run.eval.tasks]
+        given = [] if own else [Asked(**one.model_dump()) for one in run.eval.tasks]
         lengths = [tokens(length, run.train.length) for length in run.eval.lengths]
         # Haystacks come from texts that the model was not trained on.
-        voice = voice_for(run.data.tokenizer, text.held_out.ids) if self.tasks else None
-        self.questions = Questions(self.tasks, lengths, voice)
+        voice = voice_for(run.data.tokenizer, text.held_out.ids) if given else None
+        self.questions = Questions(given, lengths, voice)
+        self.tasks = self.questions.tasks
 
     @property
     def asks(self) -> bool:

@@ -12,7 +12,8 @@ from torch import nn
 
 import eval.sample
 from eval import EvalError
-from eval.asked import Asked, Questions, Session
+from eval.asked import Questions, Session
+from eval.entries import Asked
 from eval.grid import answers_of, grid, haystacks
 from eval.sample import Answering, Sample, answered
 from eval.score import judge

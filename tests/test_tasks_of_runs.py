@@ -15,8 +15,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import eval.__main__ as program
 import eval.asked
 from eval import EvalError
-from eval.asked import Asked, Questions, Session, retention
+from eval.asked import Questions, Session, retention
 from eval.context import by_key_tokens
+from eval.entries import Asked
 from eval.perplexity import Measured
 from eval.plan import Document, Plan
 from eval.points import Point
