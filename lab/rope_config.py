@@ -1,4 +1,4 @@
-"""A transformers configuration -> how its layers turn queries and keys, said as the lab says it; and back."""
+"""A transformers configuration -> how its layers turn queries and keys, said as the lab says it."""
 
 import sys
 from collections.abc import Callable
@@ -61,6 +61,7 @@ class Rotation:
     spec: Spec  # as `positional.build` takes it, with its base; nope where they turn nothing
     size: int  # the channels of a head that turn, its first ones; all that follow pass
     shape: Shape  # what to build it with: heads of `size` channels, and the train length
+    head: int  # the channels of a head
 
     @property
     def train_length(self) -> int:
@@ -109,7 +110,7 @@ def described(config: PreTrainedConfig) -> Described:
 def without_some(config: PreTrainedConfig, one: Rotation) -> Described:
     """One rotation for all layers, but for those that the configuration leaves without (SmolLM3)."""
     turning = getattr(config, "no_rope_layers", None) or [1] * config.num_hidden_layers  # 1: turns, 0: does not
-    still = {"nope": Rotation("nope", one.size, one.shape)} if not all(turning) else {}
+    still = {"nope": Rotation("nope", one.size, one.shape, one.head)} if not all(turning) else {}
     return Described({"": one} | still, tuple("" if turns else "nope" for turns in turning))
 
 
@@ -119,7 +120,7 @@ def rotation(config: PreTrainedConfig, parameters: dict | None, layer_type: str 
     own = config.per_layer_config[layer_type] if layer_type and getattr(config, "is_heterogeneous", False) else config
     head = getattr(own, "head_dim", None) or own.hidden_size // own.num_attention_heads
     if parameters is None:
-        return Rotation("nope", head, shape_of(own, head, config.max_position_embeddings))
+        return Rotation("nope", head, shape_of(own, head, config.max_position_embeddings), head)
     refuse_foreign(parameters, where, nested=layer_type is not None)
     kind, _ = BY_TYPE[parameters["rope_type"]]
     length = config.max_position_embeddings
@@ -128,7 +129,7 @@ def rotation(config: PreTrainedConfig, parameters: dict | None, layer_type: str 
     size = turning(own, parameters, layer_type, head)
     options = options_of(parameters, config.max_position_embeddings / length)
     spec = {"kind": kind, **options, "base": float(parameters["rope_theta"])}
-    found = Rotation(spec, size, shape_of(own, size, length))
+    found = Rotation(spec, size, shape_of(own, size, length), head)
     try:
         found.scheme()
     except SchemeError as error:
