@@ -117,7 +117,11 @@ def without_some(config: PreTrainedConfig, one: Rotation) -> Described:
 def rotation(config: PreTrainedConfig, parameters: dict | None, layer_type: str | None) -> Rotation:
     """parameters: of these layers.   layer_type: None where the configuration has one rotation for all."""
     where = config.model_type + (f", {layer_type}" if layer_type else "")
-    own = config.per_layer_config[layer_type] if layer_type and getattr(config, "is_heterogeneous", False) else config
+    own, mixed = config, getattr(config, "is_heterogeneous", False)
+    if mixed and layer_type is None:
+        raise LabError(f"{where}: its layers have heads of several sizes, and one rope_parameters for all")
+    if mixed:
+        own = config.per_layer_config[layer_type]
     head = getattr(own, "head_dim", None) or own.hidden_size // own.num_attention_heads
     if parameters is None:
         return Rotation("nope", head, shape_of(own, head, config.max_position_embeddings), head)

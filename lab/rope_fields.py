@@ -23,6 +23,9 @@ REQUIRED = {"rope-llama3": ("low", "high"), "rope-proportional": ("share",)}
 OLD_NAMES = {"gpt_neox": ("rotary_emb_base", "rotary_pct")}
 """What transformers 4 called base and share of the head, where not rope_theta and partial_rotary_factor."""
 
+OLD_WINDOWS = ("gemma3_text", "gemma3n_text")
+"""The families that had, in transformers 4 already, another base for the layers of a window."""
+
 
 def settled(spec: Spec, own: Rotation, target: int) -> Spec:
     """The description with nothing left open: the model's base where a RoPE says none, a number for a factor `auto`.
@@ -128,10 +131,9 @@ def fields_of(config: PreTrainedConfig, before: Described, said: dict, length: i
 def otherwise(config: PreTrainedConfig, fields: dict, wanted: Rotation, before: Described, target: int) -> str:
     """Why a configuration with these fields computes something else than what is wanted; "" where it does not."""
     name, family = name_of(wanted.spec), config.model_type
-    try:
-        now = described(renewed(config, fields))
-    except (LabError, ValueError, KeyError, StrictDataclassError) as error:  # what families raise that refuse a type
-        return f"{family} does not take {name} in its configuration: {error.__cause__ or error}"
+    now, refusal = read_back(config, fields)
+    if now is None:
+        return f"{family} does not take {name} in its configuration: {refusal}"
     got, scheme = now.rotations[now.main], wanted.scheme()
     if got.size != wanted.size:
         return f"{family} would turn {got.size} channels of a head for {name}, and it was trained with {wanted.size}"
@@ -153,6 +155,16 @@ def renewed(config: PreTrainedConfig, fields: dict[str, Any], without: tuple[str
     return type(config).from_dict(json.loads(json.dumps(whole | fields)))
 
 
+def read_back(
+    config: PreTrainedConfig, fields: dict[str, Any], without: tuple[str, ...] = ()
+) -> tuple[Described | None, str]:
+    """What the configuration says with these fields; None and the reason where the family refuses them."""
+    try:
+        return described(renewed(config, fields, without)), ""
+    except (LabError, ValueError, KeyError, StrictDataclassError) as error:
+        return None, str(error.__cause__ or error)
+
+
 def older(config: PreTrainedConfig) -> dict[str, Any] | None:
     """The same configuration's fields in the words of transformers 4, rope_scaling and rope_theta; None: it has none.
 
@@ -168,14 +180,15 @@ def older(config: PreTrainedConfig) -> dict[str, Any] | None:
     fields[theta] = main["rope_theta"]
     if main["rope_type"] == "proportional" or takes_another_factor(config, main):
         return None
+    if before.main and config.model_type not in OLD_WINDOWS:
+        return None
     if "partial_rotary_factor" in main:
         fields[share] = main["partial_rotary_factor"]
     if main["rope_type"] == "longrope":  # read there alone
         fields["original_max_position_embeddings"] = main["original_max_position_embeddings"]
     if before.main:
         fields["rope_local_base_freq"] = parameters["sliding_attention"]["rope_theta"]
-    read = described(renewed(config, fields, without=("rope_parameters",)))
-    return fields if read == before else None
+    return fields if read_back(config, fields, without=("rope_parameters",))[0] == before else None
 
 
 def takes_another_factor(config: PreTrainedConfig, parameters: dict) -> bool:
