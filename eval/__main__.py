@@ -49,6 +49,9 @@ def arguments() -> argparse.ArgumentParser:
         "python -m eval", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("model", help="a folder, a name on the hub, or a .gguf file")
+    parser.add_argument(
+        "--trust-remote-code", action="store_true", help="run code that the model brings along; read it first"
+    )
     parser.add_argument("--lengths", type=lengths, required=True, metavar="1k,2k,4k", help="context lengths in tokens")
     parser.add_argument("--data", nargs="+", type=Path, required=True, help="text files, one document each; or .jsonl")
     parser.add_argument("--column", default="text", help="of a .jsonl (default: text)")
@@ -121,7 +124,7 @@ def protocols(text: str) -> list[str]:
 
 def run(asked: argparse.Namespace) -> None:
     disable_progress_bar()
-    model, tokenizer = load(asked.model, asked.dtype, asked.device)
+    model, tokenizer = load(asked.model, asked.dtype, asked.device, remote_code=asked.trust_remote_code)
     bos = begins_with(asked.bos, model, tokenizer, say)
     chosen = [PROTOCOLS[name] for name in asked.protocols]
     if asked.whole:

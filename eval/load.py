@@ -11,22 +11,43 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from eval import EvalError
 from eval.stateless import forgetful
 from eval.texts import first_token
+from eval.weights import refuse_partial, refuse_unreadable
 
 
-def load(name: str, dtype: str, device: str):
-    """Model and tokenizer by folder, name on the hub, or .gguf file. Raises EvalError where they cannot be loaded."""
-    where, options = name, {}
+def load(name: str, dtype: str, device: str, *, remote_code: bool = False):
+    """Model and tokenizer by folder, name on the hub, or .gguf file.
+
+    remote_code: whether code that the checkpoint brings along may be run.
+    Raises EvalError where they cannot be loaded, whole, and from files that run nothing when they are read.
+    """
+    where, options, how = name, {"trust_remote_code": remote_code}, {"use_safetensors": True}
     if where.endswith(".gguf"):
-        where, options = str(Path(where).parent), {"gguf_file": Path(where).name}
+        where, how = str(Path(where).parent), {}
+        options["gguf_file"] = Path(name).name
+    else:
+        refuse_unreadable(Path(name))
     if dtype == "auto" and device == "cpu":
         dtype = "float32"  # half precision is slower there, and less exact
+    how |= {"dtype": dtype, "output_loading_info": True, "ignore_mismatched_sizes": True}  # they are told below
     try:
         tokenizer = AutoTokenizer.from_pretrained(where, **options)
-        model = AutoModelForCausalLM.from_pretrained(where, dtype=dtype, **options)
-    except (OSError, ValueError, ImportError) as error:
-        first = str(error).splitlines()[0]
-        raise EvalError(f"{name} does not load as a causal language model: {first}") from error
+        model, loading = AutoModelForCausalLM.from_pretrained(where, **how, **options)
+    except Exception as error:  # what someone else's files can make a reader raise is no list
+        raise why_not(name, error) from error
+    refuse_partial(name, loading)
     return forgetful(model.to(device).eval()), tokenizer
+
+
+def why_not(name: str, error: Exception) -> EvalError:
+    """One line for whatever a checkpoint made transformers raise."""
+    if "trust_remote_code" in str(error):
+        return EvalError(
+            f"{name} brings code of its own, which is run only where you say so: read it, then pass "
+            "--trust-remote-code (in Python: load(…, remote_code=True))"
+        )
+    first = (str(error).strip() or "nothing more is known").splitlines()[0]
+    kind = "" if isinstance(error, OSError | ImportError) else f"{type(error).__name__}: "
+    return EvalError(f"{name} does not load as a causal language model: {kind}{first}")
 
 
 def begins_with(asked: str, model, tokenizer, say: Callable[[str], None]) -> int | None:

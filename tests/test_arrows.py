@@ -15,6 +15,7 @@ ENTRY = {  # a program of its own, which loads models and texts and draws
     "eval/fork.py": {"transformers"},
     "eval/heatmap.py": {"matplotlib"},
     "eval/load.py": {"transformers"},
+    "eval/weights.py": {"safetensors"},
 }
 HEAVY = {"torch", "transformers", "datasets", "wandb", "accelerate", "matplotlib"}
 LIGHT = ["cli", "config", "settings", "rows", "table", "progress"]
