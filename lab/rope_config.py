@@ -1,10 +1,11 @@
 """A transformers configuration -> how its layers turn queries and keys, said as the lab says it."""
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch import Tensor
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig
 
 from lab import LabError
@@ -48,15 +49,17 @@ FOREIGN = {
     "mrope_section": "its lanes are shared out to time, height and width",
     "alpha": "HunYuan reads it as a dynamic NTK of its own",
     "short_mscale": "PhiMoE grows queries and keys by two factors of its own",
-    "long_mscale": "PhiMoE grows queries and keys by two factors of its own",
     "llama_4_scaling_beta": "queries grow with their position as well",
 }
 """Keys that change what a family computes and that no scheme of the lab has."""
 
+WINDOWS_ALONE = ("cohere2", "exaone4", "exaone_moe")
+"""Families whose code turns nothing in the layers that see the whole input, and whose configuration does not say so."""
+
 
 @dataclass(frozen=True)
 class Rotation:
-    """How the layers of one type turn queries and keys."""
+    """How layers turn queries and keys."""
 
     spec: Spec  # as `positional.build` takes it, with its base; nope where they turn nothing
     size: int  # the channels of a head that turn, its first ones; all that follow pass
@@ -97,19 +100,27 @@ def described(config: PreTrainedConfig) -> Described:
     name = config.model_type
     if not parameters:
         raise LabError(f"{name} has no rope_parameters: it does not turn queries and keys, so there is no RoPE to read")
+    for field in ("hidden_size", "max_position_embeddings"):
+        if not hasattr(config, field):
+            raise LabError(f"{name} has no {field} in its configuration, which the formulas need")
     if hasattr(config, "qk_rope_head_dim"):
         raise LabError(f"{name} turns a part of its own of each head (latent attention): the lab has no such shape")
-    nested = config.nested_rope_parameter_keys(parameters)
+    kinds = getattr(config, "layer_types", None) or ()
+    nested = [key for key in parameters if key in kinds]
     if not nested:
         return without_some(config, rotation(config, parameters, None))
-    if missing := set(config.layer_types) - set(nested):
+    if missing := set(kinds) - set(nested):
         raise LabError(f"{name}: rope_parameters say nothing of its {' and '.join(sorted(missing))} layers")
-    return Described({key: rotation(config, parameters[key], key) for key in nested}, tuple(config.layer_types))
+    return Described({key: rotation(config, parameters[key], key) for key in nested}, tuple(kinds))
 
 
 def without_some(config: PreTrainedConfig, one: Rotation) -> Described:
-    """One rotation for all layers, but for those that the configuration leaves without (SmolLM3)."""
-    turning = getattr(config, "no_rope_layers", None) or [1] * config.num_hidden_layers  # 1: turns, 0: does not
+    """One rotation for all layers, but for those that the family leaves without."""
+    turning = (
+        getattr(config, "no_rope_layers", None) or [1] * config.num_hidden_layers
+    )  # SmolLM3. 1: turns, 0: does not
+    if config.model_type in WINDOWS_ALONE and config.sliding_window is not None:
+        turning = [kind == "sliding_attention" for kind in config.layer_types]
     still = {"nope": Rotation("nope", one.size, one.shape, one.head)} if not all(turning) else {}
     return Described({"": one} | still, tuple("" if turns else "nope" for turns in turning))
 
@@ -130,14 +141,17 @@ def rotation(config: PreTrainedConfig, parameters: dict | None, layer_type: str 
     length = config.max_position_embeddings
     if parameters["rope_type"] in WITH_ORIGINAL:
         length = parameters["original_max_position_embeddings"]
-    size = turning(own, parameters, layer_type, head)
+    angles = own_angles(own, layer_type) if parameters["rope_type"] == "default" else []
+    size = turning(parameters, head, angles)
     options = options_of(parameters, config.max_position_embeddings / length)
     spec = {"kind": kind, **options, "base": float(parameters["rope_theta"])}
     found = Rotation(spec, size, shape_of(own, size, length), head)
     try:
-        found.scheme()
+        ours = found.scheme().frequencies(1)
     except SchemeError as error:
         raise LabError(f"{where}: {error}") from error
+    if not all(torch.allclose(one.double(), ours, rtol=1e-6, atol=0) for one in angles):
+        raise LabError(f"{where}: its code makes other angles of rope_parameters than RoPE's, over {size} channels")
     return found
 
 
@@ -149,7 +163,7 @@ def shape_of(config: PreTrainedConfig, size: int, length: int) -> Shape:
 
 def refuse_foreign(parameters: dict, where: str, *, nested: bool) -> None:
     """Raise LabError for what has no counterpart in the lab."""
-    name = parameters["rope_type"]
+    name = parameters.get("rope_type")
     if name not in BY_TYPE:
         raise LabError(f"{where}: rope_type {name} has no counterpart in the lab, which reads {', '.join(BY_TYPE)}")
     for key in FOREIGN.keys() & {key for key, value in parameters.items() if value}:
@@ -180,21 +194,17 @@ def options_of(parameters: dict, ratio: float) -> dict[str, Any]:
     return given
 
 
-def turning(config: PreTrainedConfig, parameters: dict, layer_type: str | None, head: int) -> int:
-    """How many channels of a head turn. With the default type that is the family's own rule: Llama ignores the share.
-
-    config: of these layers, where layers differ.
-    """
+def turning(parameters: dict, head: int, angles: list[Tensor]) -> int:
+    """How many of a head's channels turn. angles: as the family's own code makes them, where it does."""
     if parameters["rope_type"] == "proportional":
         return head
-    rules = own_rules(type(config)) if parameters["rope_type"] == "default" else []
-    told = {"layer_type": layer_type} if layer_type else {}
-    sizes = {2 * len(rule(config, **told)[0]) for rule in rules}
+    sizes = {2 * len(one) for one in angles}
     return sizes.pop() if len(sizes) == 1 else int(head * parameters.get("partial_rotary_factor", 1.0))
 
 
-def own_rules(cls: type[PreTrainedConfig]) -> list[Callable]:
-    """The functions by which a family's own modules make the frequencies of its default type."""
-    model = MODEL_FOR_CAUSAL_LM_MAPPING.get(cls, None)
+def own_angles(config: PreTrainedConfig, layer_type: str | None) -> list[Tensor]:
+    """What a family's own modules turn by with the default type, (lanes,) fp32 each."""
+    model = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     owners = vars(sys.modules[model.__module__]).values() if model else ()
-    return [c.compute_default_rope_parameters for c in owners if hasattr(c, "compute_default_rope_parameters")]
+    rules = [one.compute_default_rope_parameters for one in owners if hasattr(one, "compute_default_rope_parameters")]
+    return [rule(config, **({"layer_type": layer_type} if layer_type else {}))[0] for rule in rules]

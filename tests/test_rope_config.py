@@ -1,9 +1,21 @@
 """transformers' configurations as the lab says them: the numbers of its own rotary modules are the oracle."""
 
+import sys
+
 import families
 import pytest
 import torch
-from transformers import GPT2Config, Qwen2VLConfig
+from huggingface_hub.errors import StrictDataclassError
+from transformers import (
+    CONFIG_MAPPING,
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    Cohere2Config,
+    Exaone4Config,
+    Glm4MoeConfig,
+    GPT2Config,
+    Qwen2VLConfig,
+    RecurrentGemmaConfig,
+)
 
 from lab import LabError
 from lab.rope_config import described
@@ -128,6 +140,13 @@ def test_layers_without_positions():
     assert said.of(0).spec["kind"] == "rope" and said.of(1).spec == "nope" and said.of(1).size == 32
 
 
+def test_layers_without_positions_of_which_the_configuration_says_nothing():
+    kinds = ["sliding_attention", "full_attention"] * 2
+    for cls in (Cohere2Config, Exaone4Config):
+        config = cls(**families.SIZES | {"num_hidden_layers": 4}, layer_types=kinds, sliding_window=8)
+        assert described(config).layers == ("", "nope") * 2
+
+
 @pytest.mark.parametrize(
     "parameters, said",
     [
@@ -165,7 +184,38 @@ def test_a_setting_that_transformers_ignores_is_refused():
 def test_models_that_turn_nothing_or_something_else_are_refused():
     with pytest.raises(LabError, match="gpt2 has no rope_parameters: it does not turn queries and keys"):
         described(GPT2Config())
+    with pytest.raises(LabError, match="recurrent_gemma has no max_position_embeddings in its configuration"):
+        described(RecurrentGemmaConfig())
+    with pytest.raises(
+        LabError, match="glm4_moe: its code makes other angles of rope_parameters than RoPE's, over 22 c"
+    ):
+        described(Glm4MoeConfig())  # 21 of 42 channels, which is half a pair
     with pytest.raises(LabError, match="its lanes are shared out to time, height and width"):
         described(
             Qwen2VLConfig(text_config={"rope_parameters": {"rope_type": "default", "mrope_section": [16, 24, 24]}})
         )
+
+
+@pytest.mark.slow
+def test_every_family_of_this_transformers_as_it_comes():
+    """Each turns as its own rotary module does, or is refused in words of the lab; more than a hundred are read."""
+    read = 0
+    for family in MODEL_FOR_CAUSAL_LM_MAPPING._config_mapping:
+        try:
+            config = CONFIG_MAPPING[family]().get_text_config()
+        except (ValueError, StrictDataclassError):  # needs more than its defaults
+            continue
+        try:
+            said = described(config)
+        except LabError:
+            continue
+        model = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+        owners = vars(sys.modules[model.__module__]).values() if model else ()
+        for cls in [one for one in owners if hasattr(one, "compute_default_rope_parameters")]:
+            module = cls(config=config)
+            for layer_type, one in said.rotations.items():
+                angles = getattr(module, f"{layer_type}_inv_freq" if layer_type else "inv_freq", None)
+                if one.spec != "nope":
+                    torch.testing.assert_close(angles.double(), one.scheme().frequencies(1), rtol=1e-6, atol=0)
+                    read += 1
+    assert read > 100
