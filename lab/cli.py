@@ -1,4 +1,4 @@
-"""The command line, lab train | eval | compare | rank | lm-eval | generate | schemes | check | bench."""
+"""The command line, lab train | eval | compare | rank | lm-eval | extend | generate | schemes | check | bench."""
 
 import sys
 from pathlib import Path
@@ -130,6 +130,41 @@ def lm_eval(
 
     how = {"limit": limit, "scheme": scheme, "length": length, "batch": batch, "own": include or [], "out": out}
     show(ask(which, tasks.split(","), **how))
+
+
+@app.command()
+def extend(
+    model: Annotated[
+        str, typer.Argument(help="A folder, a name on the hub, a .gguf file; or a YAML file that names one.")
+    ],
+    settings: Annotated[list[str] | None, typer.Argument(help="Settings over the file's: documents=4 to=64k")] = None,
+    to: Annotated[str | None, typer.Option(help="The length to reach: 32k, or 4x of the train length.")] = None,
+    method: Annotated[list[str] | None, typer.Option(help="Try only this one; may be given again.")] = None,
+    data: Annotated[list[str] | None, typer.Option(help="Text to measure on; default: Python's own library.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the model with the one --method as a checkpoint here.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be run and what it costs, and stop.")
+    ] = False,
+) -> None:
+    """Read further with a pretrained model, untrained: try the methods, measure them, recommend one, export it."""
+    from lab.extending import asked
+
+    wanted = asked(model, settings or [], to=to, methods=method, data=data, out=out)
+    from lab.extend import extend
+    from lab.progress import quiet
+
+    quiet()
+    bench, rows = extend(wanted, lambda text: print(text, file=sys.stderr, flush=True), dry_run)
+    if dry_run:
+        return
+    print((bench.folder / "report.md").read_text())
+    print(", ".join(str(path) for path in sorted(bench.folder.glob("*.*"))))
+    if out is not None:
+        from lab.extend_export import write
+
+        print(write(bench, wanted, rows, out))
 
 
 @app.command()

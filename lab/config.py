@@ -11,7 +11,9 @@ import yaml
 from pydantic import ValidationError
 
 from lab import LabError
-from lab.settings import Run
+from lab.settings import Run, Settings
+
+Kind = typing.TypeVar("Kind", bound=Settings)
 
 
 class Loader(yaml.SafeLoader):
@@ -59,15 +61,15 @@ def of_run(folder: Path, over: list[str] = ()) -> Run:
 SIZES = "width", "heads", "kv_heads"
 
 
-def checked(values: dict, path: Path, overrides: list[str] = ()) -> Run:
+def checked(values: dict, path: Path, overrides: list[str] = (), kind: type[Kind] = Run) -> Kind:
     """The values as settings. What is wrong is taken out and the rest checked again, so that all comes at once."""
     found: list[str] = []
     values = copy.deepcopy(values)
     while True:
         try:
-            run = Run.model_validate(values)
+            run = kind.model_validate(values)
         except ValidationError as error:
-            lines = [line for one in error.errors() for line in explained(one)]
+            lines = [line for one in error.errors() for line in explained(one, kind)]
             found += lines
             places = [one["loc"] for one in error.errors()]
             if any(place[0] == "model" and place[-1] in SIZES for place in places if place):
@@ -163,12 +165,12 @@ def spec_of(text: str, options: list[str] = (), *, where: str = "--scheme") -> A
     return {"kind": kind, **given} if given else kind
 
 
-def explained(error: dict) -> list[str]:
+def explained(error: dict, kind: type[Settings] = Run) -> list[str]:
     """One of pydantic's findings as lines that name the key and the fix."""
     key = ".".join(str(part) for part in error["loc"])
     if error["type"] in ("extra_forbidden", "invalid_key"):
         *sections, last = [part for part in error["loc"] if part != "[key]"]
-        known = keys_of(sections)
+        known = keys_of(sections, kind)
         near = difflib.get_close_matches(str(last), known, 1)
         return [f"{key}: unknown key" + (f", did you mean {near[0]}?" if near else f"; known here: {', '.join(known)}")]
     if error["type"] == "value_error":
@@ -182,9 +184,9 @@ def explained(error: dict) -> list[str]:
     return [f"{key}: {message}, got {error['input']!r}"]
 
 
-def keys_of(sections: list) -> list[str]:
+def keys_of(sections: list, kind: type[Settings] = Run) -> list[str]:
     """The keys that a section of the file may have."""
-    model: Any = Run
+    model: Any = kind
     for section in sections:
         if isinstance(section, str) and section in model.model_fields:
             annotation = model.model_fields[section].annotation

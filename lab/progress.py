@@ -20,7 +20,7 @@ class Progress:
         self.done += units
         if self.bar is not None:
             self.bar.update(self.bar.task_ids[0], completed=self.done, text=text)
-        elif time.monotonic() - self.spoke > LOG_SECONDS:
+        elif self.done > self.first and time.monotonic() - self.spoke > LOG_SECONDS:
             self.spoke = time.monotonic()
             left = (self.spoke - self.begun) / (self.done - self.first) * (self.total - self.done)
             print(f"{self.title} {self.done / self.total:4.0%} {text} {left:.0f} s left", file=sys.stderr, flush=True)

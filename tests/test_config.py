@@ -11,6 +11,7 @@ from tiny_runs import ROOT
 from eval.protocols import PROTOCOLS
 from lab import LabError
 from lab.config import dump, of_run, read, tree
+from lab.extending import Extending, Needles, asked
 from lab.settings import Asked, Compare, Data, Eval, Mixed, Model, Protocol, Run, Settings, Train, Trained, tokens
 from positional.build import kinds, name_of
 
@@ -78,22 +79,31 @@ def test_base_yaml_says_what_each_setting_means():
     assert bare - sections <= {"folder", "layers", "steps", "seeds"}
 
 
-def test_every_settings_class_is_reached_from_run():
-    reached, waiting = set(), [Run]
+def test_every_settings_class_is_reached_from_a_command():
+    reached, waiting = set(), [Run, Extending]
     while waiting:
         model = waiting.pop()
         reached.add(model)
         for field in model.model_fields.values():
             inner = [field.annotation, *typing.get_args(field.annotation)]
             waiting += [one for one in inner if isinstance(one, type) and issubclass(one, Settings)]
-    assert reached == {Run, Data, Mixed, Model, Train, Eval, Asked, Compare, Trained}
-    assert reached == {Run, *Settings.__subclasses__()}
+    assert reached == {Run, Data, Mixed, Model, Train, Eval, Asked, Compare, Trained, Extending, Needles}
+    assert reached == {*Settings.__subclasses__()}
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: str(path.relative_to(ROOT / "configs")))
 def test_every_file_in_configs_reads(path):
+    if "methods" in tree(path):  # of `lab extend`
+        assert asked(str(path), ["to=2x", "model=there"]).name == path.stem
+        return
     run = read(path)
     assert path.parent.name != "schemes" or run.name == path.stem
+
+
+def test_extend_yaml_holds_the_defaults_of_every_setting_of_lab_extend():
+    written = tree(ROOT / "configs/extend.yaml")
+    assert asked(str(ROOT / "configs/extend.yaml"), ["to=2x", "model=there"]) == Extending(model="there", to="2x")
+    assert {*written} == {*Extending.model_fields} - {"model", "to", "train_length"}  # which has no value to write
 
 
 def test_the_scheme_files_train_what_they_are_named_after():

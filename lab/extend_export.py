@@ -1,0 +1,29 @@
+"""The end of `lab extend --out`: the model with the method that was measured, as a checkpoint that others load."""
+
+from pathlib import Path
+
+from lab.adopt import adopt, release
+from lab.export import export
+from lab.extend import tried
+from lab.extend_bench import Bench
+from lab.extending import Extending
+from lab.rows import Row
+
+
+def write(bench: Bench, asked: Extending, rows: list[Row], folder: Path) -> str:
+    """What was written, in words. Raises LabError where what loads is not what was measured."""
+    *_, one = tried(asked, bench)
+    adopt(bench.model, one.spec, train_length=bench.train_length)
+    try:
+        made = export(
+            bench.model,
+            bench.tokenizer,
+            one.spec,
+            folder,
+            target=bench.to,
+            train_length=bench.train_length,
+            measured=[row for row in rows if row.probe == "suffix"],
+        )
+    finally:
+        release(bench.model)
+    return made.message

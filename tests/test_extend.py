@@ -1,0 +1,326 @@
+"""lab extend: methods measured on the same tokens and questions, judged beside two honest baselines."""
+
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+import tiny_llm
+import torch
+from transformers import LlamaConfig
+from typer.testing import CliRunner
+
+from eval.asked import Questions
+from eval.entries import Asked
+from lab import LabError
+from lab.cli import app
+from lab.extend import extend
+from lab.extend_bench import CutQuestions, bench_of
+from lab.extending import Extending, asked
+from lab.fits import needed
+from lab.methods import METHODS, method, reach
+from lab.pretrained import config_of
+from lab.recommend import Curve, chosen, holds, judged, said
+from lab.rows import Row, read
+from positional import Shape, build
+
+L0, TO = 256, 512
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    return tiny_llm.llama(folder / "tiny", max_position_embeddings=L0)
+
+
+@pytest.fixture
+def settings(model, tmp_path):
+    for n in range(2):
+        (tmp_path / f"{n}.txt").write_text(tiny_llm.text(900, seed=n))
+    return {
+        "model": str(model),
+        "to": TO,
+        "folder": str(tmp_path / "runs"),
+        "data": {"source": "text", "path": [str(tmp_path / "*.txt")]},
+        "targets": 16,
+        "lengths": [64, TO],
+        "needles": {"count": 1, "depths": 2},
+        "methods": ["yarn", {"mine": {"kind": "rope-linear", "factor": 2.0}}, "dual-chunk", "dynamic"],
+    }
+
+
+def quiet(_: str) -> None:
+    pass
+
+
+def test_every_method_on_the_same_tokens(settings, tmp_path):
+    bench, rows = extend(Extending(**settings), quiet)
+    assert (bench.train_length, bench.to) == (L0, TO)
+    by_name = {}
+    for row in rows:
+        if row.probe == "suffix":
+            by_name.setdefault(row.scheme, {})[row.length] = row
+    assert {name: sorted(line) for name, line in by_name.items()} == {
+        "raw": [64, L0, TO],
+        "text cut to 256": [TO],
+        "yarn": [64, TO],
+        "mine": [64, TO],
+        "dual-chunk": [64, TO],
+        "dynamic": [64, TO],
+    }
+    assert all(
+        row.count == 2 * 16 and row.low <= row.value <= row.high for line in by_name.values() for row in line.values()
+    )
+    assert by_name["text cut to 256"][TO].value == by_name["raw"][L0].value
+    # Within the train length these two are the model as it is.
+    for name in ("dual-chunk", "dynamic"):
+        assert by_name[name][64].value == pytest.approx(by_name["raw"][64].value, abs=1e-5)
+    assert by_name["yarn"][64].value != by_name["raw"][64].value
+    needles = {(row.scheme, row.length) for row in rows if (row.probe, row.metric) == ("grid", "exact")}
+    assert needles == {("raw", L0), ("raw", TO), *((name, TO) for name in by_name if name != "raw")}
+    report = (bench.folder / "report.md").read_text()
+    assert "raw → yarn" in report and "Recommended: " in report
+    assert (bench.folder / "suffix.png").exists() and (bench.folder / "grid.png").exists()
+    assert read(bench.folder / "rows.jsonl") == rows
+
+
+def test_losses_are_those_of_transformers(settings, model):
+    """Of the model as it is and of YaRN, by transformers' own forward pass and its own type."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    bench, rows = extend(Extending(**settings | {"methods": ["yarn"], "needles": {"count": 0}}), quiet)
+    yarn = {
+        "rope_type": "yarn",
+        "rope_theta": 10000.0,
+        "factor": 2.0,
+        "original_max_position_embeddings": L0,
+    }
+    ids = torch.stack([one.ids[: TO + 1] for one in bench.texts])
+    assert ids[0, 0] == AutoTokenizer.from_pretrained(model).bos_token_id
+    for name, more in {"raw": {}, "yarn": {"rope_parameters": yarn}}.items():
+        own = AutoModelForCausalLM.from_pretrained(model, **more).eval()
+        for length in (64, TO):
+            window = ids[:, TO - length : TO].clone()
+            window[:, 0] = ids[:, 0]
+            with torch.no_grad():
+                logits = own(input_ids=window, use_cache=False).logits[:, -16:]
+            wanted = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, TO - 15 : TO + 1].flatten())
+            [row] = [row for row in rows if (row.scheme, row.length, row.probe) == (name, length, "suffix")]
+            assert row.value == pytest.approx(float(wanted), abs=1e-4)
+
+
+def test_the_same_call_goes_on_where_it_was(settings, monkeypatch):
+    asked_for = Extending(**settings | {"methods": ["yarn", "linear"]})
+
+    class Killed(BaseException):
+        pass
+
+    import lab.extend
+
+    put_in, seen = lab.extend.put_in, []
+
+    def killed(bench, one):
+        seen.append(one.name)
+        if one.name == "linear":
+            raise Killed
+        put_in(bench, one)
+
+    monkeypatch.setattr(lab.extend, "put_in", killed)
+    with pytest.raises(Killed):
+        extend(asked_for, quiet)
+    monkeypatch.undo()
+    told = []
+    bench, rows = extend(asked_for, told.append)
+    assert [text.splitlines()[1] for text in told[:3]] == ["nothing is left to run"] * 3
+    assert told[2].startswith("yarn: ") and "all is answered" in told[2]
+    again = (bench.folder / "rows.jsonl").read_bytes()
+    other = Extending(**settings | {"methods": ["yarn", "linear"], "name": "other"})
+    fresh, _ = extend(other, quiet)
+    assert (fresh.folder / "rows.jsonl").read_text().replace('"other"', '"extend"') == again.decode()
+
+
+def test_a_dry_run_measures_nothing(settings):
+    told = []
+    bench, rows = extend(Extending(**settings), told.append, dry=True)
+    assert not rows and not bench.folder.exists()
+    assert [text.partition(":")[0] for text in told] == [
+        "raw",
+        "text cut to 256",
+        "yarn",
+        "mine",
+        "dual-chunk",
+        "dynamic",
+    ]
+    assert "forward passes" in told[0] and "1 × grid at 256, 512 tokens" in told[0]
+
+
+def test_needles_that_the_cut_text_no_longer_has(settings):
+    bench = bench_of(Extending(**settings), quiet)
+    task = Asked("grid", 1, 2)
+    whole = Questions([task], [TO], bench.voice).made(task, TO, 0)
+    cut = CutQuestions([task], [TO], bench.voice, L0).made(task, TO, 0)
+    for a, b in zip(whole.samples, cut.samples, strict=True):
+        gone = len(a.ids) - len(b.ids)
+        assert b.ids[0] == bench.voice.start[0] and np.array_equal(b.ids[1:], a.ids[gone + 1 :])
+        [(first, past)], [(of_cut, past_cut)] = a.answers, b.answers
+        assert np.array_equal(a.ids[first:past], b.ids[of_cut:past_cut]) and b.about["depth"] == a.about["depth"]
+    assert max(len(b.ids) for b in cut.samples) == L0
+    assert all(np.array_equal(b.ids[: cut.shared], cut.samples[0].ids[: cut.shared]) for b in cut.samples)
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("train, to", [(128, 256), (2048, 32768), (8192, 12288)])
+def test_each_method_reaches_as_far_as_it_is_asked_to(name, train, to):
+    spec = method(name, train, to)
+    build(spec, Shape(64, 4, 2, 2, train))
+    assert reach(spec, train) >= to
+
+
+def test_the_group_of_self_extend_is_no_larger_than_needed():
+    spec = method("self-extend", 8192, 32768)
+    assert spec == {"kind": "self-extend", "window": 2048, "group": 5}  # (8192 - 2048) · 5 + 2048 = 32768
+    assert reach({**spec, "group": 4}, 8192) == 26624
+    assert reach(["rope", {"kind": "window", "window": 8}], 128) == math.inf
+    assert reach({"kind": "rope-resonance", "of": {"kind": "rope-yarn", "factor": 2.0}}, 128) == 256
+
+
+# What is said of it
+
+
+def line(name, losses, needles=None, documents=8):
+    """A curve over lengths 64, 128, 256 whose documents differ, but differ alike at every length."""
+    hard = np.linspace(-0.5, 0.5, documents)[:, None]
+    sums = (np.array(losses)[None] + hard) * 100
+    rows = {}
+    if needles is not None:
+        rows = {
+            256: Row(
+                "r", name, "raw", 0, "grid", "exact", 256, needles, 50, "", max(0, needles - 0.1), min(1, needles + 0.1)
+            )
+        }
+    return Curve(name, {"kind": "rope-linear", "factor": 2.0}, [64, 128, 256], sums, np.full_like(sums, 100), rows)
+
+
+RAW = line("raw", [3.0, 2.5, 6.0])
+
+
+def test_how_far_a_method_holds():
+    assert holds(line("good", [3.0, 2.5, 2.4]), RAW, 128) == 256
+    assert holds(line("as good", [3.0, 2.5, 2.519]), RAW, 128) == 256
+    assert holds(line("worse", [3.0, 2.5, 2.53]), RAW, 128) is None
+
+
+def test_the_recommended_one_finds_needles_and_loses_least():
+    blind, good, poor = (
+        line("blind", [3.0, 2.5, 2.3], 0.1),
+        line("good", [3.0, 2.5, 2.4], 0.95),
+        line("poor", [3.0, 2.5, 2.45], 0.9),
+    )
+    found = judged(RAW, [blind, good, poor], 128, 256)
+    assert chosen(found, 256).curve.name == "good"
+    assert chosen(judged(RAW, [line("a", [3, 2.5, 2.3]), line("b", [3, 2.5, 2.4])], 128, 256), 256).curve.name == "a"
+    assert chosen(judged(RAW, [line("bad", [3.0, 2.5, 3.0], 1.0)], 128, 256), 256) is None
+
+
+def test_what_is_said():
+    good = line("good", [3.1, 2.5, 2.4], 0.96)
+    lines = [*said(RAW, judged(RAW, [good], 128, 256), 128, 256)]
+    assert (
+        lines[0]
+        == "As it is, a token costs 3.500 nats more (95 %: +3.500 to +3.500) at 256 than with the text cut to 128."
+    )
+    assert lines[1].startswith("good holds to 256: at 256, 0.100 nats less")
+    assert lines[1].endswith("96% of 50 needles at 256; at 64, 0.100 nats more (95 %: +0.100 to +0.100) than as it is.")
+    assert lines[2].startswith("Recommended: good (rope-linear factor=2.0), which holds to 256 tokens: 0.100 nats less")
+    [*_, none] = said(RAW, judged(RAW, [line("bad", [3.0, 2.5, 3.0])], 128, 256), 128, 256)
+    assert none.startswith("Recommended: cut the text to 128 tokens, or fine-tune: no method is shown to hold at 256")
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        ({"to": 256}, "was trained on 256 tokens, and 256 are within: nothing is to be extended"),
+        ({"to": 64}, "was trained on 256 tokens, and 64 are within"),
+        ({"methods": ["yam"]}, "no method `yam`; there are linear, ntk,"),
+        (
+            {"methods": [{"short": {"kind": "rope-yarn", "factor": 1.5}}]},
+            "short (rope-yarn factor=1.5) is for 384 tokens, and 512 are asked for",
+        ),
+        ({"to": 100_000}, "the 100001 tokens that these lengths need"),
+    ],
+)
+def test_mistakes_are_told(settings, change, says):
+    with pytest.raises(Exception) as told:
+        extend(Extending(**settings | change), quiet)
+    assert says in str(told.value) and type(told.value).__name__ in ("LabError", "EvalError")
+
+
+def test_models_that_cannot_be_extended(settings, tmp_path):
+    with pytest.raises(LabError, match="gpt2 has no rope_parameters: it does not turn queries and keys"):
+        extend(Extending(**settings | {"model": str(tiny_llm.gpt2(tmp_path / "gpt2", 128))}), quiet)
+    with pytest.raises(LabError, match="package:nothing: no package nothing is installed"):
+        extend(Extending(**settings | {"model": "package:nothing"}), quiet)
+
+
+def test_what_does_not_fit_is_told_before_weights_are_loaded(settings, monkeypatch):
+    import lab.extend_bench
+    import lab.fits
+
+    monkeypatch.setattr(lab.extend_bench, "load", lambda *_, **__: pytest.fail("weights were loaded"))
+    monkeypatch.setattr(lab.fits, "free_bytes", lambda device: 4 * 2**20)
+    with pytest.raises(LabError) as told:
+        extend(Extending(**settings | {"to": 2**16}), quiet)
+    found = re.fullmatch(
+        r"65536 tokens through llama take about 0\.[0-9] GiB, and 0\.0 GiB are free: (\d+) tokens would fit; or take a "
+        "smaller model, or dtype: bfloat16",
+        str(told.value),
+    )
+    config = config_of(settings["model"])
+    assert lab.fits.needed(config, int(found[1]), torch.float32, 16) <= 4 * 2**20
+    assert lab.fits.needed(config, 2 * int(found[1]), torch.float32, 16) > 4 * 2**20
+    monkeypatch.setattr(lab.fits, "free_bytes", lambda device: 2**10)
+    with pytest.raises(LabError, match="its weights alone do not fit: take a smaller model"):
+        extend(Extending(**settings), quiet)
+
+
+def test_what_is_needed_is_near_what_is_taken():
+    """Weights and cache by hand: 2 layers of width 32, keys and values in fp32."""
+    config = LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2
+    )
+    weights = 2 * 64 * 32 + 2 * (4 * 32 * 32 + 3 * 32 * 64 + 2 * 32) + 32
+    held = 1000 * 32 * 15 * 4 + 1000 * 64 * 4 * 2  # hidden states of a layer, and the logits
+    assert needed(config, 1000, torch.float32, 1000) == 4 * weights + held + 2 * 2 * 32 * 1000 * 4
+
+
+def test_settings_by_file_and_by_options(tmp_path):
+    path = tmp_path / "x.yaml"
+    path.write_text("model: there\nto: 32k\ndocuments: 3\n")
+    made = asked(str(path), ["documents=4"], to="64k", methods=["yarn"], data=["a.txt"])
+    assert (made.model, made.to, made.documents, made.methods, made.data.path) == (
+        "there",
+        "64k",
+        4,
+        ["yarn"],
+        ["a.txt"],
+    )
+    path.write_text("model: there\nto: 32k\ndocumnets: 3\n")
+    with pytest.raises(LabError, match="documnets: unknown key, did you mean documents?"):
+        asked(str(path), [])
+    with pytest.raises(LabError, match="how far is there to read\\? write --to 32k"):
+        asked("there", [])
+    with pytest.raises(LabError, match="is for one method and there are 8: name it with --method"):
+        asked("there", [], to="2x", out=tmp_path)
+
+
+def test_the_command(settings, tmp_path):
+    path = tmp_path / "x.yaml"
+    path.write_text(json.dumps(settings | {"methods": ["linear"], "needles": {"count": 0}}))
+    run = CliRunner().invoke(app, ["extend", str(path)])
+    assert run.exit_code == 0 and "raw → linear" in run.output and "Recommended" in run.output
+    dry = CliRunner().invoke(app, ["extend", str(path), "--dry-run"])
+    assert dry.exit_code == 0 and "Recommended" not in dry.output
