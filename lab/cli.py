@@ -1,4 +1,4 @@
-"""The command line, lab train | eval | compare | rank | lm-eval | extend | generate | schemes | check | bench."""
+"""The command line, lab train | eval | compare | rank | lm-eval | extend | generate | schemes | check | doctor | bench."""
 
 import sys
 from pathlib import Path
@@ -254,6 +254,31 @@ def check(
     from lab.check import run, show
 
     if show(run(spec, shape, compile=compile)):
+        raise typer.Exit(1)
+
+
+@app.command()
+def doctor(
+    model: Annotated[str, typer.Argument(help="A folder, its config.json, a .gguf file, or a name on the hub.")],
+    json: Annotated[bool, typer.Option("--json", help="Everything as JSON, and nothing else.")] = False,
+    figure: Annotated[Path | None, typer.Option(help="Where a picture of the lanes goes: lanes.png")] = None,
+) -> None:
+    """What a checkpoint's RoPE configuration means and what is wrong with it; exits with 1 where something is."""
+    from lab.doctor import examine
+    from lab.doctor.as_json import as_json
+    from lab.doctor.report import show
+
+    report = examine(model)
+    picture = None
+    if figure is not None:
+        from lab.doctor.figure import draw
+
+        picture = draw(report, figure)
+    if json:
+        print(as_json(report))
+    else:
+        show(report, picture)
+    if report.failed:
         raise typer.Exit(1)
 
 

@@ -40,14 +40,17 @@ class RopeByParts(Extension):
 
     def ramp(self) -> Tensor:
         """The share of interpolation of each lane, 0 to 1: (D/2,) float64."""
-        size = self.shape.head_dim
+        low, high = self.ends()
+        if low >= high:
+            high = low + 0.001
+        return ((torch.arange(self.shape.head_dim // 2, dtype=torch.float64) - low) / (high - low)).clamp(0, 1)
+
+    def ends(self) -> tuple[float, float]:
+        """The lanes between which it rises."""
         low, high = self.lane_of(self.fast), self.lane_of(self.slow)
         if self.truncate:
             low, high = math.floor(low), math.ceil(high)
-        low, high = max(low, 0), min(high, size - 1)  # not D/2 - 1, in all published code
-        if low >= high:
-            high = low + 0.001
-        return ((torch.arange(size // 2, dtype=torch.float64) - low) / (high - low)).clamp(0, 1)
+        return max(low, 0), min(high, self.shape.head_dim - 1)  # not D/2 - 1, in all published code
 
     def lane_of(self, turns: float) -> float:
         """The lane, if lanes were continuous, that turns so often within the train length."""

@@ -83,7 +83,7 @@ def test_no_command_imports_torch_before_it_runs():
 
 
 def test_every_command_explains_itself(call):
-    for command in ("train", "eval", "compare", "rank", "generate", "schemes", "check", "bench"):
+    for command in ("train", "eval", "compare", "rank", "generate", "schemes", "check", "doctor", "bench"):
         code, said, _ = call(command, "--help")
         assert code == 0 and "Usage" in said
     assert call("-h")[0] == 0
