@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from lab.attention import eager
+from lab.lanes import kinds_of
 from lab.panel import Panel, mark_train_length, members, per_head, run_length
 from lab.probe import hidden
 from positional import Positions, Scheme
 from positional.rope import Rope
-
-KEPT, BLENDED, STRETCHED, FASTER = "#2a7f62", "#d89a1e", "#b5382a", "#4a6fb5"
 
 
 def lanes(scheme: Scheme) -> list[Panel]:
@@ -62,23 +61,6 @@ def wavelengths(rope: Rope, length: int) -> Panel:
 
 def counted(lanes: int) -> str:
     return "1 lane" if lanes == 1 else f"{lanes} lanes"
-
-
-def kinds_of(now: Tensor, plain: Tensor) -> list[tuple[str, str, np.ndarray]]:
-    """Lanes as they are in plain RoPE, slowed by the most that any is, by less, or quickened."""
-    ratio = (now / plain).numpy()
-    turning = now.numpy() > 0
-    most = ratio[turning].min(initial=1.0)
-    kept = turning & (abs(ratio - 1) < 1e-6)
-    stretched = turning & ~kept & (ratio < most * (1 + 1e-6)) & (most < 1)
-    faster = turning & (ratio > 1 + 1e-6)
-    blended = turning & ~kept & ~stretched & ~faster
-    return [
-        ("kept", KEPT, kept),
-        ("blended", BLENDED, blended),
-        (f"stretched {1 / most:.4g} ×", STRETCHED, stretched),
-        ("faster", FASTER, faster),
-    ]
 
 
 def rotated(scheme: Scheme, length: int, layer: int = 0) -> tuple[Tensor, Tensor, Positions]:

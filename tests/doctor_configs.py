@@ -226,6 +226,10 @@ GOOD = {
         {"model_type": "gptj", "n_embd": 4096, "n_head": 16, "n_layer": 28, "n_positions": 2048, "rotary_dim": 64},
         "note missing-base",
     ),
+    "ELECTRA": (
+        {"model_type": "electra", "hidden_size": 256, "num_attention_heads": 4, "max_position_embeddings": 512},
+        "note no-rope",
+    ),
     "a run of the lab": (
         {"model_type": "context-lab", "width": 128, "heads": 4, "train_length": 128, "positional": "alibi"},
         "note no-rope",

@@ -8,6 +8,8 @@ from lab.doctor.finding import whole
 
 TEXT = ("text_config", "llm_config", "language_config", "thinker_config")
 """Where a model of several parts keeps that of its language model."""
+ROPE = ("rope_theta", "rope_scaling", "rope_parameters", "rotary_dim")
+"""A model without any of these has no RoPE."""
 DTYPES = ("torch_dtype", "dtype")
 """Stands beside the parts, for all of them."""
 ALIASES = {
@@ -95,7 +97,11 @@ class Config:
         """What encodes position where it is not RoPE."""
         if self.family in family.OTHERWISE:
             return family.OTHERWISE[self.family]
-        return family.OTHERWISE["bloom"] if self.raw.get("alibi") is True else None
+        if self.raw.get("alibi") is True:
+            return family.OTHERWISE["bloom"]
+        if self.usual is None or hasattr(self.usual, "rope_parameters") or any(self.find(name)[0] for name in ROPE):
+            return None
+        return "something else: neither the file nor the family's defaults have a RoPE"
 
 
 def of(raw: dict[str, Any], names: dict[str, str] | None = None) -> Config:

@@ -68,7 +68,7 @@ class Entry:
 
     @property
     def original(self) -> tuple[Any, str]:
-        """The length before extension, and where it stands. Beside the dictionary, or as a default, it counts for more."""
+        """The length before extension, and where it stands: beside the dictionary, or as a default, it counts first."""
         outer = self.config.value(LENGTH)
         if self.layers is None and outer is not None and self.config.family != "phimoe":  # which loses it
             return outer, LENGTH if LENGTH in self.config.raw else ""

@@ -29,19 +29,11 @@ def family_is_known(config: Config) -> Iterator[Finding]:
     if not config.family:
         problem = "is missing: no reader knows what model this is, and the defaults of no family can be filled in"
         yield Finding("error", "no-family", "model_type", problem, '"model_type": "llama"')
-    elif config.usual is None and config.family != "context-lab":
+    elif config.usual is None:
         problem = (
             f"{config.family!r} is unknown to the installed transformers: what the file leaves out is not filled in"
         )
         yield Finding("warning", "unknown-family", "model_type", problem)
-    elif not rope_fields(config) and not hasattr(config.usual, "rope_parameters"):
-        yield Finding(
-            "note", "no-rope", "model_type", f"nothing in the file or in {config.family}'s defaults is a RoPE"
-        )
-
-
-def rope_fields(config: Config) -> bool:
-    return any(config.find(name)[0] for name in ("rope_theta", "rope_scaling", "rope_parameters", "rotary_dim"))
 
 
 def base_is_one(entry: Entry) -> Iterator[Finding]:
@@ -157,13 +149,15 @@ def sizes_are_known(config: Config) -> Iterator[Finding]:
 def half_precision(config: Config) -> Iterator[Finding]:
     name = config.find("torch_dtype")[0]
     if config.half and name and not config.encodes and not config.is_gguf:
+        dtype = str(config.raw[name]).removeprefix("torch.")
+        rounds = "by up to 0.4 %" if dtype == "bfloat16" else "by 0.05 % and more"
         yield Finding(
             "note",
             "half-buffers",
             name,
-            f"is {config.raw[name]}: from_pretrained keeps the frequencies in fp32, but model.to(torch.bfloat16) "
-            "rounds them, by up to 0.4 %, and at long inputs lanes are radians off",
-            f"from_pretrained(…, dtype={str(config.raw[name]).removeprefix('torch.')!r}), never .to() or .half()",
+            f"is {dtype}: from_pretrained keeps the frequencies in fp32, but model.to(torch.{dtype}) rounds them "
+            f"{rounds}, and at long inputs lanes are radians off",
+            f'from_pretrained(…, dtype="{dtype}"), never .to() or .half()',
         )
 
 

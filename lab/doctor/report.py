@@ -95,7 +95,7 @@ def of_block(report: Report, where: str, block: Any) -> list[tuple[str, str, str
         if nested_in(block) and isinstance(value, dict):
             rows += of_block(report, f"{where}.{key}", value)
         else:
-            meaning = MEANINGS.get(key, "no RoPE" if value is None else "?")
+            meaning = MEANINGS.get(key, "no RoPE" if value is None else "read by nothing that is known here")
             if key in ("type", "rope_type") and isinstance(value, str) and value in TYPES:
                 meaning = TYPES[value].says
             rows.append((report.config.names.get(key) or report.config.path(f"{where}.{key}"), brief(value), meaning))
@@ -154,7 +154,7 @@ def numbers(entry: Entry, lanes: Lanes | str) -> list[tuple[str, str]]:
         else f"queries and keys × {lanes.gain:.6g}, so scores × {lanes.gain**2:.5g}, short inputs too"
     )
     rows.append(("growth", grown))
-    rows.append(("rounded to bf16", f"some lane would be {lanes.rounding:.2g} radians off at {lanes.target} tokens"))
+    rows.append(("rounded to bf16", f"some lane would be {lanes.rounding:.3g} radians off at {lanes.target} tokens"))
     return rows
 
 
