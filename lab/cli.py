@@ -1,4 +1,4 @@
-"""The command line, lab train | eval | compare | rank | lm-eval | extend | generate | schemes | check | doctor | bench."""
+"""The command line: lab train, eval, compare, rank, lm-eval, extend, generate, schemes, check, doctor, bench."""
 
 import sys
 from pathlib import Path
