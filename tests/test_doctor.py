@@ -578,6 +578,16 @@ def test_every_field_that_is_shown_is_explained(written):
         assert all("nothing that is known" not in meaning for _, _, meaning in fields(written(config))), name
 
 
+def test_lanes_of_longrope_are_told_as_a_span_for_each_list(written):
+    report = written(GOOD["Phi-3-mini-128k"][0])
+    rows = dict(numbers(report.entries[0], report.lanes[0]))
+    assert rows["at 131072 tokens"] == "slowed by 1 … 24.5"
+    assert "up to 4096" not in rows  # where nothing is slowed
+    scaling = LONGROPE | {"short_factor": [1.5] * 48}
+    report = written(PHI3 | {"rope_scaling": scaling})
+    assert dict(numbers(report.entries[0], report.lanes[0]))["up to 4096"] == "slowed by 1.5 … 1.5"
+
+
 def test_layers_without_rope_are_said_to_have_none(written):
     report = written(BAD["no RoPE in one type of layer"][0])
     assert numbers(report.entries[0], report.lanes[0]) == [("none", "these layers have no RoPE")]

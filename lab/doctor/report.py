@@ -142,7 +142,9 @@ def numbers(entry: Entry, lanes: Lanes | str) -> list[tuple[str, str]]:
         ),
     ]
     if lanes.long != lanes.plain:
-        rows.append((f"at {lanes.target} tokens", ", ".join(f"{n} {name}" for name, n in lanes.kinds.items())))
+        kinds = ", ".join(f"{n} {name}" for name, n in lanes.kinds.items())
+        own = entry.type == "longrope"  # each lane by a number of its own
+        rows.append((f"at {lanes.target} tokens", f"slowed by {ratio(lanes.long, lanes.plain)}" if own else kinds))
     if lanes.short != lanes.long and lanes.short != lanes.plain:
         rows.append((f"up to {lanes.trained}", f"slowed by {ratio(lanes.short, lanes.plain)}"))
     if lanes.ramp:
