@@ -72,13 +72,8 @@ def search(
     and ends as it would have ended.   advance: told each new individual, and the least cost so far.
     Raises LabError where the budget is too small, where `path` is of another search, or where no cost is a number.
     """
-    if budget < len(start):
-        raise LabError(
-            f"longrope: a budget of {budget} evaluations is less than the {len(start)} that the search starts from "
-            f"({', '.join(start)}): write at least {len(start)}; ten times as many is little",
-            code=2,
-        )
-    kept = opened(path, {"seed": seed, "space": asdict(space), "start": dict(start), **(about or {})})
+    check(budget, start)
+    kept = opened(path, {"seed": seed, "space": asdict(space), "start": list(start), **(about or {})})
     history: list[Evaluated] = []
     for number in range(budget):
         one = kept.get(number)
@@ -94,6 +89,16 @@ def search(
             "finite at this length. A dtype with more range may help, or a shorter target"
         )
     return Found(history)
+
+
+def check(budget: int, start: Mapping[str, Sequence[float]]) -> None:
+    """Raise LabError for a budget that ends before the search has begun."""
+    if budget < len(start):
+        raise LabError(
+            f"longrope: a budget of {budget} evaluations is less than the {len(start)} that the search starts from "
+            f"({', '.join(start)}): write at least {len(start)}; ten times as many is little",
+            code=2,
+        )
 
 
 def done(path: Path) -> int:

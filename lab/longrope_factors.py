@@ -34,7 +34,7 @@ class Space:
 
     lanes: N = D/2.   factor: times the train length.   critical: the first lane that does not turn once within the
     train length; which one is best is known to lie near it, mostly below.
-    most: published lists end at up to twice the factor (Phi-3: 65, with 32).
+    most: published lists end at up to twice the factor (Phi-3.5-mini: 64.8, with 32).
     Raises LabError where there is nothing to extend, or nothing to vary.
     """
 

@@ -283,7 +283,7 @@ def test_a_file_of_another_search_is_not_continued(tmp_path):
         run(tmp_path / "log", seed=1)
     with pytest.raises(LabError, match="with another space and another start:"):
         space = Space(N, 4.0, 16)
-        start = START | {"linear": [4.0] * N}
+        start = {"linear": [4.0] * N}
         search(space, start, lambda factors: 1.0, budget=9, path=tmp_path / "log")
     with pytest.raises(LabError, match="with another model:"):
         search(SPACE, START, lambda factors: 1.0, budget=9, path=tmp_path / "log", about={"model": "another"})
