@@ -13,7 +13,7 @@ from positional.rope import Rope
 class RopeLongRope(Rope):
     """Lane i slows down by short[i] or long[i]; queries and keys grow by √(1 + ln(factor) / ln(train length)).
 
-    short, long: one number for each of the D/2 lanes, above 0 (published ones run from about 1 to 1.25 · factor).
+    short, long: one number for each of the D/2 lanes, above 0 (published ones run from about 1 to 2 · factor).
     factor: how many times longer than in training the inputs are that `long` was searched for.
     switch: which list is in force. input: `long` where the input exceeds the train length (transformers: one forward
     pass, all its tokens); target: `long` always, as the length that was searched for exceeds it (vLLM, llama.cpp).
