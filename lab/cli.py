@@ -156,7 +156,7 @@ def extend(
     from lab.progress import quiet
 
     quiet()
-    bench, rows = extend(wanted, lambda text: print(text, file=sys.stderr, flush=True), dry_run)
+    bench, methods, rows = extend(wanted, lambda text: print(text, file=sys.stderr, flush=True), dry_run)
     if dry_run:
         return
     print((bench.folder / "report.md").read_text())
@@ -164,7 +164,7 @@ def extend(
     if out is not None:
         from lab.extend_export import write
 
-        print(write(bench, wanted, rows, out))
+        print(write(bench, methods[-1], rows, out))
 
 
 @app.command()

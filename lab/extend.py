@@ -22,7 +22,8 @@ from lab.adopt import adopt, adopted, release
 from lab.extend_bench import Bench, CutQuestions, bench_of
 from lab.extending import Extending
 from lab.figure import figures
-from lab.methods import method, reach
+from lab.longrope_fitness import Effort, searched
+from lab.methods import SEARCHED, method, reach
 from lab.progress import progress
 from lab.recommend import Curve, judged, said
 from lab.rows import Row, Rows
@@ -46,10 +47,10 @@ class Tried:
     sees: int | None = None  # the last tokens alone; None: all
 
 
-def tried(asked: Extending, bench: Bench) -> Iterator[Tried]:
+def tried(asked: Extending, bench: Bench, find: Callable[[], Spec]) -> Iterator[Tried]:
     """The two baselines, then each method at the lengths asked for and the one to reach.
 
-    The model as it is comes first, and is measured at the train length as well.
+    The model as it is comes first, and is measured at the train length as well.   find: searches longrope's factors.
     """
     L0, to = bench.train_length, bench.to
     lengths = {tokens(one, L0) for one in asked.lengths} or {L0 // 4, L0, *doublings(L0, to)}
@@ -57,7 +58,7 @@ def tried(asked: Extending, bench: Bench) -> Iterator[Tried]:
     yield Tried(RAW, None, raw)
     yield Tried(CUT.format(L0), None, [length for length in raw if length > L0], sees=L0)
     for one in asked.methods:
-        named = one if isinstance(one, dict) else {one: method(one, L0, to)}
+        named = one if isinstance(one, dict) else {one: find() if one == SEARCHED else method(one, L0, to)}
         for name, spec in named.items():
             if (far := reach(spec, L0)) < to:
                 raise LabError(f"{name} ({with_options(spec)}) is for {far:g} tokens, and {to} are asked for", code=2)
@@ -71,7 +72,7 @@ def doublings(train_length: int, to: int) -> Iterator[int]:
         length *= 2
 
 
-def extend(asked: Extending, say: Callable[[str], None], dry: bool = False) -> tuple[Bench, list[Row]]:
+def extend(asked: Extending, say: Callable[[str], None], dry: bool = False) -> tuple[Bench, list[Tried], list[Row]]:
     """Measure every method that is not measured yet; report.md, rows.jsonl and the figures lie in the bench's folder.
 
     say: told the plan of each method before it runs.   dry: nothing is run after that.
@@ -79,7 +80,7 @@ def extend(asked: Extending, say: Callable[[str], None], dry: bool = False) -> t
     """
     bench = bench_of(asked, say)
     store, rows = Store(bench.folder / "losses"), []
-    methods = list(tried(asked, bench))
+    methods = list(tried(asked, bench, lambda: found(asked, bench, say, dry)))
     total = sum(plan_of(asked, bench, one).tokens(text) for one in methods if one.sees is None for text in bench.texts)
     with progress(f"{asked.name}: measure", total, show=not dry) as bar:
         for one in methods:
@@ -96,7 +97,24 @@ def extend(asked: Extending, say: Callable[[str], None], dry: bool = False) -> t
     release(bench.model)
     if not dry:
         report(bench, methods, rows, asked, store)
-    return bench, rows
+    return bench, methods, rows
+
+
+def found(asked: Extending, bench: Bench, say: Callable[[str], None], dry: bool) -> Spec:
+    """The encoding with the fittest factors that a search has found."""
+    made = searched(
+        bench.model,
+        bench.voice,
+        identity=bench.identity,
+        train_length=bench.train_length,
+        to=bench.to,
+        folder=bench.folder,
+        effort=Effort(**asked.longrope.model_dump()),
+        say=say,
+        batch_tokens=asked.batch_tokens,
+        dry=dry,
+    )
+    return method("ntk", bench.train_length, bench.to) if made is None else made[0]  # for a plan: it costs as much
 
 
 def put_in(bench: Bench, one: Tried) -> None:

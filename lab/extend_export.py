@@ -4,15 +4,13 @@ from pathlib import Path
 
 from lab.adopt import adopt, release
 from lab.export import export
-from lab.extend import tried
+from lab.extend import Tried
 from lab.extend_bench import Bench
-from lab.extending import Extending
 from lab.rows import Row
 
 
-def write(bench: Bench, asked: Extending, rows: list[Row], folder: Path) -> str:
+def write(bench: Bench, one: Tried, rows: list[Row], folder: Path) -> str:
     """What was written, in words. Raises LabError where what loads is not what was measured."""
-    *_, one = tried(asked, bench)
     adopt(bench.model, one.spec, train_length=bench.train_length)
     try:
         made = export(

@@ -17,6 +17,15 @@ class Needles(Settings):
     depths: int = Field(5, gt=1)
 
 
+class Searching(Settings):
+    """The search for longrope's factors: so many lists, each by so many needles in each of so many haystacks."""
+
+    budget: int = Field(200, gt=0)
+    haystacks: int = Field(3, gt=0)
+    needles: int = Field(5, gt=1)
+    seed: int = 0
+
+
 class Extending(Settings):
     """One comparison of methods on one model."""
 
@@ -32,6 +41,7 @@ class Extending(Settings):
     documents: int = Field(8, gt=0)
     targets: int = Field(1024, gt=0)  # tokens scored at the end of each document
     needles: Needles = Needles()
+    longrope: Searching = Searching()
     batch_tokens: int = Field(16384, gt=0)
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     device: str = "auto"

@@ -11,7 +11,7 @@ from tiny_runs import ROOT
 from eval.protocols import PROTOCOLS
 from lab import LabError
 from lab.config import dump, of_run, read, tree
-from lab.extending import Extending, Needles, asked
+from lab.extending import Extending, Needles, Searching, asked
 from lab.settings import Asked, Compare, Data, Eval, Mixed, Model, Protocol, Run, Settings, Train, Trained, tokens
 from positional.build import kinds, name_of
 
@@ -87,7 +87,7 @@ def test_every_settings_class_is_reached_from_a_command():
         for field in model.model_fields.values():
             inner = [field.annotation, *typing.get_args(field.annotation)]
             waiting += [one for one in inner if isinstance(one, type) and issubclass(one, Settings)]
-    assert reached == {Run, Data, Mixed, Model, Train, Eval, Asked, Compare, Trained, Extending, Needles}
+    assert reached == {Run, Data, Mixed, Model, Train, Eval, Asked, Compare, Trained, Extending, Needles, Searching}
     assert reached == {*Settings.__subclasses__()}
 
 

@@ -55,7 +55,7 @@ def quiet(_: str) -> None:
 
 
 def test_every_method_on_the_same_tokens(settings, tmp_path):
-    bench, rows = extend(Extending(**settings), quiet)
+    bench, _, rows = extend(Extending(**settings), quiet)
     assert (bench.train_length, bench.to) == (L0, TO)
     by_name = {}
     for row in rows:
@@ -89,7 +89,7 @@ def test_losses_are_those_of_transformers(settings, model):
     """Of the model as it is and of YaRN, by transformers' own forward pass and its own type."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    bench, rows = extend(Extending(**settings | {"methods": ["yarn"], "needles": {"count": 0}}), quiet)
+    bench, _, rows = extend(Extending(**settings | {"methods": ["yarn"], "needles": {"count": 0}}), quiet)
     yarn = {
         "rope_type": "yarn",
         "rope_theta": 10000.0,
@@ -131,18 +131,31 @@ def test_the_same_call_goes_on_where_it_was(settings, monkeypatch):
         extend(asked_for, quiet)
     monkeypatch.undo()
     told = []
-    bench, rows = extend(asked_for, told.append)
+    bench, _, rows = extend(asked_for, told.append)
     assert [text.splitlines()[1] for text in told[:3]] == ["nothing is left to run"] * 3
     assert told[2].startswith("yarn: ") and "all is answered" in told[2]
     again = (bench.folder / "rows.jsonl").read_bytes()
     other = Extending(**settings | {"methods": ["yarn", "linear"], "name": "other"})
-    fresh, _ = extend(other, quiet)
+    fresh, *_ = extend(other, quiet)
     assert (fresh.folder / "rows.jsonl").read_text().replace('"other"', '"extend"') == again.decode()
+
+
+def test_longrope_is_searched_and_then_measured(settings):
+    """By other needles than it is measured by; the search is not run again."""
+    effort = {"budget": 5, "haystacks": 1, "needles": 2}
+    wanted = Extending(**settings | {"methods": ["longrope"], "longrope": effort})
+    bench, methods, rows = extend(wanted, quiet)
+    spec = methods[-1].spec
+    assert spec["kind"] == "rope-longrope" and spec["factor"] == TO / L0 and len(spec["long"]) == 8
+    kept = (bench.folder / f"longrope-{TO}.jsonl").read_bytes()
+    told = []
+    assert extend(wanted, told.append)[2] == rows and any("all are measured" in text for text in told)
+    assert (bench.folder / f"longrope-{TO}.jsonl").read_bytes() == kept
 
 
 def test_a_dry_run_measures_nothing(settings):
     told = []
-    bench, rows = extend(Extending(**settings), told.append, dry=True)
+    bench, _, rows = extend(Extending(**settings), told.append, dry=True)
     assert not rows and not bench.folder.exists()
     assert [text.partition(":")[0] for text in told] == [
         "raw",

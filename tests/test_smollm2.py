@@ -27,7 +27,7 @@ def test_smollm2_past_the_length_that_it_was_trained_on(tmp_path):
         "methods=[yarn,window+sinks]",
     ]
     small += ["needles={count: 1, depths: 4}", f"folder={tmp_path}"]
-    bench, rows = extend(asked(str(ROOT / "configs/eval/smollm2.yaml"), small), lambda _: None)
+    bench, _, rows = extend(asked(str(ROOT / "configs/eval/smollm2.yaml"), small), lambda _: None)
     assert bench.train_length == 8192 and bench.to == 10240
     loss = {(row.scheme, row.length): row.value for row in rows if row.probe == "suffix"}
     cut = loss["text cut to 8192", 10240]
