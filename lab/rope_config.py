@@ -132,7 +132,10 @@ def rotation(config: PreTrainedConfig, parameters: dict | None, layer_type: str 
     if mixed and layer_type is None:
         raise LabError(f"{where}: its layers have heads of several sizes, and one rope_parameters for all")
     if mixed:
-        own = config.per_layer_config[layer_type]
+        try:
+            own = config.per_layer_config[layer_type]
+        except ValueError as error:
+            raise LabError(f"{where}: layers of one type differ in their sizes") from error
     head = getattr(own, "head_dim", None) or own.hidden_size // own.num_attention_heads
     if parameters is None:
         return Rotation("nope", head, shape_of(own, head, config.max_position_embeddings), head)
