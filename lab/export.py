@@ -56,6 +56,11 @@ def export(
     own = from_length(whole_view(config), train_length)
     fields, why = written(spec, config, target=target, train_length=train_length)
     wanted = Rotation(settled(spec, own, target), own.size, own.shape, own.head)
+    if fields is None and (learned := [name for name, _ in wanted.scheme().named_parameters()]):
+        raise LabError(
+            f"{name_of(spec)} learns numbers of its own ({', '.join(learned)}), and {why}: neither a checkpoint of "
+            "transformers nor its code has a place for them"
+        )
     if fields is None and (files := sources(wanted.spec)):
         raise LabError(
             f"{name_of(spec)} is code of your own ({files[0].name}), and {why}: a checkpoint that others load cannot "

@@ -26,9 +26,13 @@ class ExtendedConfig({config}):
 class ExtendedForCausalLM({cls}):
     config_class = ExtendedConfig
 
-    def __init__(self, config):
-        super().__init__(config)
-        adopt(self, config.context_lab["positional"], train_length=config.context_lab["train_length"])
+    @classmethod
+    def from_pretrained(cls, *args, **how):
+        loaded = super().from_pretrained(*args, **how)
+        model = loaded[0] if isinstance(loaded, tuple) else loaded  # with output_loading_info it is not alone
+        said = model.config.context_lab
+        adopt(model, said["positional"], train_length=said["train_length"])
+        return loaded
 '''
 
 

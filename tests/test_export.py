@@ -257,6 +257,11 @@ def test_a_file_of_ones_own_is_no_export(tmp_path):
     assert said.startswith("mine is code of your own (mine.py), and transformers has no word for mine")
 
 
+def test_an_encoding_that_learns_numbers_is_no_export(tmp_path):
+    said = refusal(tmp_path, families.model("llama"), {"kind": "kerple"})
+    assert said.startswith("kerple learns numbers of its own (") and "has a place for them" in said
+
+
 @adopting
 def test_code_loads_as_what_was_measured(tmp_path):
     """With the lab's own adopt, in a process of its own."""
