@@ -337,3 +337,27 @@ def test_the_command(settings, tmp_path):
     assert run.exit_code == 0 and "raw → linear" in run.output and "Recommended" in run.output
     dry = CliRunner().invoke(app, ["extend", str(path), "--dry-run"])
     assert dry.exit_code == 0 and "Recommended" not in dry.output
+
+
+def test_what_is_exported_is_what_was_measured(settings, model, tmp_path):
+    """Loaded by transformers alone, it loses what the report says; the card tells the curve."""
+    from transformers import AutoModelForCausalLM
+
+    path, out = tmp_path / "x.yaml", tmp_path / "longer"
+    path.write_text(json.dumps(settings | {"methods": ["yarn"], "needles": {"count": 0}}))
+    run = CliRunner().invoke(app, ["extend", str(path), "--out", str(out)])
+    assert run.exit_code == 0, run.output
+    assert f"{out}: rope-yarn, {L0} → {TO} tokens; load it with transformers" in run.output
+    rows = read(tmp_path / "runs/extend/rows.jsonl")
+    [row] = [row for row in rows if (row.scheme, row.length, row.probe) == ("yarn", TO, "suffix")]
+    bench = bench_of(Extending(**settings), quiet)
+    ids = torch.stack([one.ids[: TO + 1] for one in bench.texts])
+    window = ids[:, :TO].clone()
+    with torch.no_grad():
+        logits = AutoModelForCausalLM.from_pretrained(out)(input_ids=window).logits[:, -16:]
+    wanted = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, TO - 15 : TO + 1].flatten())
+    assert row.value == pytest.approx(float(wanted), abs=1e-4)
+    assert f"| {TO} | yarn | {row.value:.4f} |" in (out / "README.md").read_text()
+    assert CliRunner().invoke(app, ["doctor", str(out)]).exit_code == 0
+    again = CliRunner().invoke(app, ["extend", str(path), "--out", str(out)])
+    assert again.exit_code != 0 and "is there already" in str(again.exception)
