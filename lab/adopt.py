@@ -31,6 +31,7 @@ def adopt(model: PreTrainedModel, spec: Spec, *, train_length: int | None = None
     train_length: tokens, L0 of every formula; default: as the configuration says.
     Before anything changes, the model's own encoding, as the lab says it, is compared with what the model does.
     Raises LabError, naming model and reason, where the encoding cannot be put in exactly; SchemeError as `build` does.
+    The model is then as it was loaded.
     """
     release(model)
     own = described(model.config)
