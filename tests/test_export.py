@@ -262,11 +262,13 @@ def test_an_encoding_that_learns_numbers_is_no_export(tmp_path):
     assert said.startswith("kerple learns numbers of its own (") and "has a place for them" in said
 
 
+SLOW = [MIXED, "rope-dynamic-yarn", {"kind": "self-extend", "group": 4, "window": 16}]
+
+
 @adopting
-def test_code_loads_as_what_was_measured(tmp_path):
+@pytest.mark.parametrize("spec", [["rope", "logn"], *(pytest.param(spec, marks=pytest.mark.slow) for spec in SLOW)])
+def test_code_loads_as_what_was_measured(tmp_path, spec):
     """With the lab's own adopt, in a process of its own."""
     from lab.adopt import adopt
 
-    for n, spec in enumerate([MIXED, "rope-dynamic-yarn", ["rope", "logn"], {"kind": "self-extend", "group": 4}]):
-        model = adopt(families.model("llama"), spec)
-        assert export(model, words(), spec, tmp_path / f"{n}", target=TARGET).code
+    assert export(adopt(families.model("llama"), spec), words(), spec, tmp_path / "out", target=TARGET).code
