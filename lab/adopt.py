@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,11 +10,11 @@ from transformers import PreTrainedModel
 from lab import LabError
 from lab.adopted_attention import NAME, Seated, install
 from lab.adopted_rotary import Rotary, Where, paired
+from lab.left_out import completed
 from lab.rope_config import Described, Rotation, described
 from lab.rotary import rotary_modules, turns
 from positional import Positions, Scheme, Scores, build
-from positional.build import Spec, find, name_of, parse, within
-from positional.options import options_of
+from positional.build import Spec, name_of
 from positional.rope import Layout
 from positional.stack import acts
 
@@ -189,18 +188,6 @@ def base_of(rotation: Rotation, model: PreTrainedModel) -> float:
     if not isinstance(rotation.spec, dict):
         raise LabError(f"{type(model).__name__} turns neither queries nor keys in the layers that see the whole input")
     return rotation.spec["base"]
-
-
-def completed(spec: Spec, base: float, layout: Layout) -> Spec:
-    """The same description, with the checkpoint's base and layout wherever a kind has them and none is given."""
-    if isinstance(spec, list):
-        return [completed(one, base, layout) for one in spec]
-    kind, options = parse(spec)
-    own: dict[str, Any] = {"base": base} | ({"layout": layout} if layout != "half" else {})
-    known = options_of(find(kind))
-    filled = {key: value for key, value in own.items() if key in known} | options
-    filled |= {inner: completed(options[inner], base, layout) for inner in within(kind, options)}
-    return {"kind": kind, **filled} if filled else kind
 
 
 def refuse_unreachable(scheme: Scheme, name: str, model: PreTrainedModel) -> None:

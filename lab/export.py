@@ -13,9 +13,10 @@ from lab import LabError
 from lab.checkpoint import replacing
 from lab.export_code import code_of, fields_of_code
 from lab.export_reference import Reference, reference_of
+from lab.left_out import settled
 from lab.model_card import card
 from lab.rope_config import Rotation, described
-from lab.rope_fields import from_length, older, renewed, settled, written
+from lab.rope_fields import from_length, older, renewed, written
 from lab.rows import Row
 from lab.verify_export import differences
 from positional.build import Spec, name_of, sources

@@ -9,6 +9,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig
 
 from lab import LabError
+from lab.left_out import settled
 from lab.rope_config import BY_TYPE, WITH_ORIGINAL, Described, Rotation, described
 from positional.build import Spec, find, name_of, parse
 from positional.options import options_of
@@ -25,22 +26,6 @@ OLD_NAMES = {"gpt_neox": ("rotary_emb_base", "rotary_pct")}
 
 OLD_WINDOWS = ("gemma3_text", "gemma3n_text")
 """The families that had, in transformers 4 already, another base for the layers of a window."""
-
-
-def settled(spec: Spec, own: Rotation, target: int) -> Spec:
-    """The description with nothing left open: the model's base where a RoPE says none, a number for a factor `auto`.
-
-    own: what the model was trained with.   target: the longest input to be run; `auto` is target ÷ train length.
-    """
-    if isinstance(spec, list):
-        return [settled(one, own, target) for one in spec]
-    kind, options = parse(spec)
-    base = parse(own.spec)[1].get("base")
-    if base is not None and "base" in options_of(find(kind)):
-        options = {**options, "base": options.get("base", base)}
-    if options.get("factor") == "auto" and kind != "rope-dynamic-yarn":  # which has no other
-        options = options | {"factor": max(1.0, target / own.train_length)}
-    return {"kind": kind, **options} if options else kind
 
 
 def written(

@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
+from lab.left_out import settled
 from lab.rope_config import Rotation, described
-from lab.rope_fields import settled
 from lab.rotary import rotary_modules
 
 
