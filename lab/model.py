@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationMixin, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
@@ -18,6 +17,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from lab import LabError
 from lab.attention import attend_parts
 from lab.cache import NAME, cache_for, note_down, usable
+from lab.loss import loss_sum
 from lab.places import positions
 from positional import Positions, Scheme, SchemeError, Shape, build
 from positional.build import name_of
@@ -264,17 +264,7 @@ class LabModel(PreTrainedModel, GenerationMixin):
 
     def loss_sum(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Sum of the fp32 losses of (N, C) hidden states at (N,) targets, and how many targets there are."""
-        rows = max(1, LOSS_LOGITS // self.config.vocab_size)
-
-        def of_chunk(h: Tensor, t: Tensor) -> Tensor:
-            return F.cross_entropy(self.head(h).float(), t, ignore_index=-100, reduction="sum")
-
-        chunks = list(zip(hidden.split(rows), targets.split(rows), strict=True))
-        if len(chunks) == 1:
-            total = of_chunk(*chunks[0])
-        else:
-            total = sum(checkpoint(of_chunk, h, t, use_reentrant=False) for h, t in chunks)
-        return total, (targets != -100).sum()
+        return loss_sum(self.head, hidden, targets, rows=max(1, LOSS_LOGITS // self.config.vocab_size))
 
     def _init_weights(self, module: nn.Module) -> None:
         """Draw the matrices that say how; norms start at one by themselves, and a scheme sets its own first weights."""

@@ -123,8 +123,8 @@ class Compare(Settings):
     runs: list[Trained] = []
 
 
-class Run(Settings):
-    """Everything that a run is made of; `configs/base.yaml` says what each setting means."""
+class Training(Settings):
+    """What every training is made of, whatever is trained: of a new model see `Run`."""
 
     name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")
     folder: str = "runs"
@@ -132,8 +132,32 @@ class Run(Settings):
     track: Literal["wandb", "tensorboard", "none"] = "wandb"
     project: str = "context-lab"
     data: Data = Data()
-    model: Model = Model()
+    model: Any  # which has `positional`
     train: Train = Train()
+
+    @property
+    def path(self) -> Path:
+        return Path(self.folder) / self.name
+
+    @property
+    def encoding(self) -> str:
+        """What tables call it."""
+        from positional.build import name_of
+
+        return "own" if self.model.positional is None else name_of(self.model.positional)
+
+    @property
+    def sources(self) -> list[Path]:
+        """The files of the user's own whose code the encoding is."""
+        from positional.build import sources
+
+        return [] if self.model.positional is None else sources(self.model.positional)
+
+
+class Run(Training):
+    """Everything that a run is made of; `configs/base.yaml` says what each setting means."""
+
+    model: Model = Model()
     eval: Eval = Eval()
     compare: Compare = Compare()
 
@@ -142,10 +166,6 @@ class Run(Settings):
         if problems := cross_checks(self):
             raise ValueError("\n".join(problems))
         return self
-
-    @property
-    def path(self) -> Path:
-        return Path(self.folder) / self.name
 
 
 def cross_checks(run: Run) -> list[str]:

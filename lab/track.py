@@ -9,8 +9,7 @@ from typing import Any
 
 from lab import LabError
 from lab.rows import Row
-from lab.settings import Run
-from positional.build import name_of
+from lab.settings import Training
 
 
 class Track:
@@ -20,7 +19,9 @@ class Track:
     facts: what to record beside the settings.
     """
 
-    def __init__(self, run: Run, accelerator, *, group: str | None = None, scheme: str = "", facts: dict | None = None):
+    def __init__(
+        self, run: Training, accelerator, *, group: str | None = None, scheme: str = "", facts: dict | None = None
+    ):
         self.run, self.accelerator, self.group, self.scheme = run, accelerator, group, scheme
         self.facts = facts or {}
         self.opened = False
@@ -35,13 +36,8 @@ class Track:
             options = wandb_options(self.run, self.group, self.scheme) if self.run.track == "wandb" else {}
             # wandb takes this name as the project, TensorBoard as the folder of the curves.
             name = self.run.project if self.run.track == "wandb" else self.scheme or "curves"
-            values = flat(
-                {
-                    **self.run.model_dump(mode="json"),
-                    "scheme": self.scheme or name_of(self.run.model.positional),
-                    **self.facts,
-                }
-            )
+            settings = self.run.model_dump(mode="json")
+            values = flat({**settings, "scheme": self.scheme or self.run.encoding, **self.facts})
             self.accelerator.init_trackers(name, config=values, init_kwargs={self.run.track: options})
             if wandb := self.wandb:
                 wandb.define_metric("train/*", step_metric="train/step")
@@ -90,7 +86,9 @@ class Track:
             self.accelerator.trackers, self.opened = [], False
 
 
-def publish(rows: list[Row], run: Run, accelerator, *, group: str | None = None, track: Track | None = None) -> None:
+def publish(
+    rows: list[Row], run: Training, accelerator, *, group: str | None = None, track: Track | None = None
+) -> None:
     """Show a run's rows: its own under itself, those of each encoding swapped in as curves of their own beside it.
 
     track: the run's, if it is open already; it is closed.
@@ -104,7 +102,7 @@ def publish(rows: list[Row], run: Run, accelerator, *, group: str | None = None,
         swapped.close()
 
 
-def wandb_options(run: Run, group: str | None, scheme: str) -> dict[str, Any]:
+def wandb_options(run: Training, group: str | None, scheme: str) -> dict[str, Any]:
     """How wandb opens this run: under one id for good, offline where it would otherwise ask for an account."""
     import wandb
 
@@ -162,7 +160,7 @@ def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return result
 
 
-def log_with(run: Run) -> str | None:
+def log_with(run: Training) -> str | None:
     """What accelerate is to log with. Raises LabError where that package is missing."""
     if run.track == "none":
         return None

@@ -2,7 +2,6 @@
 
 import json
 import math
-import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -12,26 +11,21 @@ from pathlib import Path
 import numpy as np
 import torch
 from accelerate import Accelerator
-from torch import Tensor
+from torch import Tensor, nn
 
 from eval.jsonl import append, lines, overwrite
 from lab import LabError, algorithmic, checkpoint
-from lab.config import checked, dump, tree
+from lab.claim import claim, record
 from lab.data import Corpus, batch, corpus, packed
 from lab.mix import Mix
 from lab.model import LabConfig, LabModel
 from lab.optim import optimizer, rate
 from lab.progress import progress, quiet
-from lab.settings import Run
-from lab.track import Track, flat, log_with
-from positional.build import sources
-
-FREE = {"folder", "name", "track", "project", "eval", "compare"}
-FREE_IN_TRAIN = {"log_every", "eval_every", "save_every", "keep"}
-"""Settings that may change between two commands on one run: they leave its weights as they are."""
+from lab.settings import Run, Training
+from lab.track import Track, log_with
 
 
-def accelerator_for(run: Run) -> Accelerator:
+def accelerator_for(run: Training) -> Accelerator:
     """The processes and devices at hand, set up as this run wants them. One serves training and evaluation of a run."""
     quiet()
     torch.set_flush_denormal(True)  # weights of far keys underflow; on a CPU each would cost a hundred normal ones
@@ -70,9 +64,43 @@ def model_for(run: Run, text: Corpus) -> LabModel:
     )
 
 
-def train(run: Run, accelerator: Accelerator | None = None, track: Track | None = None) -> Path:
+class Subject:
+    """What is trained, and all in which one differs from another. This one is a new model of the lab."""
+
+    around = False
+    """Whether its held-out losses are taken before the first step and after the last."""
+
+    def model(self, run: Run, text: Corpus, accelerator: Accelerator) -> nn.Module:
+        """What the loop calls: model(**arrays of the batch, num_items_in_batch=count).loss."""
+        return model_for(run, text)
+
+    def held_out(self, run: Run, accelerator: Accelerator, model: nn.Module, text: Corpus) -> dict[str, float]:
+        """The mean loss at 1, 2 and 4 training lengths on the same tokens of a few held-out documents.
+
+        Where problems are trained on: the share of a few test problems that is answered, at 1 and 2 times the largest
+        size.
+        """
+        from lab.evaluate import held_out
+
+        inner = accelerator.unwrap_model(model)
+        if run.data.source == "algorithmic":
+            return algorithmic.progress(inner, run)
+        return held_out(inner, text, run.train.length, accelerator)
+
+    def save(self, run: Run, accelerator: Accelerator, model: nn.Module) -> None:
+        """Make `run.path / "model"`, whole or not at all."""
+        state, final = accelerator.get_state_dict(model), run.path / "model"
+        with checkpoint.replacing(final, main=accelerator.is_main_process, meet=accelerator.wait_for_everyone) as side:
+            inner = accelerator.unwrap_model(model)
+            inner.save_pretrained(side, is_main_process=accelerator.is_main_process, state_dict=state)
+
+
+def train(
+    run: Training, accelerator: Accelerator | None = None, track: Track | None = None, subject: Subject | None = None
+) -> Path:
     """Train, or go on with, the run in `run.path`; returns the folder of the model.
 
+    subject: what is trained; default: a new model.
     Raises LabError for a folder of another run, a batch that cannot be shared out, a loss that is not finite, a full
     disk, or after a signal, when all is saved.
     """
@@ -90,30 +118,44 @@ def train(run: Run, accelerator: Accelerator | None = None, track: Track | None 
         )
     with accelerator.main_process_first():
         text = corpus(run.data)
+    subject = subject or Subject()
+    model = subject.model(run, text, accelerator)
     record(run, text, accelerator)
-    model = model_for(run, text)
     model, adam = accelerator.prepare(model, optimizer(model, run.train))
     step = checkpoint.restore(accelerator, run.path / "checkpoints")
     curves = track or Track(run, accelerator)
     curves.facts |= {"data": text.meta}
-    steps(run, accelerator, model, adam, text, curves, step)
+    steps(run, accelerator, subject, model, adam, text, curves, step)
     if track is None:
         curves.close()
-    with checkpoint.replacing(final, main=accelerator.is_main_process, meet=accelerator.wait_for_everyone) as side:
-        accelerator.unwrap_model(model).save_pretrained(
-            side, is_main_process=accelerator.is_main_process, state_dict=accelerator.get_state_dict(model)
-        )
+    subject.save(run, accelerator, model)
     return final
 
 
-def steps(run: Run, accelerator: Accelerator, model, adam, text: Corpus, track: Track, step: int) -> None:
+def steps(
+    run: Training, accelerator: Accelerator, subject: Subject, model, adam, text: Corpus, track: Track, step: int
+) -> None:
     """The loop: from `step` to the last, saving on the way."""
     main, settings = accelerator.is_main_process, run.train
     log, saved, mix = run.path / "train.jsonl", step, Mix(run, text.train)
+    total, tokens = settings.steps, settings.batch * settings.length
+
+    def noted(metrics: dict[str, float]) -> None:
+        if main:
+            append(log, [{"step": step, **metrics}])
+            track.train(step, metrics)
+
+    def held_out() -> dict[str, float]:
+        model.eval()
+        losses = subject.held_out(run, accelerator, model, text)
+        model.train()
+        return losses
+
     if main:
         forget_after(log, step)
     model.train()
-    total, tokens = settings.steps, settings.batch * settings.length
+    if subject.around and step == 0:
+        noted(held_out())
     begun, since = time.perf_counter(), step
     with interruptible() as signalled, progress(run.name, total, done=step, show=main) as bar:
         while step < total:
@@ -123,11 +165,10 @@ def steps(run: Run, accelerator: Accelerator, model, adam, text: Corpus, track: 
             speed = tokens * (step - since) / (time.perf_counter() - begun)
             bar.advance(1, f"loss {loss:.3f} · {speed:,.0f} tokens/s")
             metrics = {"loss": loss, "lr": lr, "grad_norm": norm, "tokens": tokens * step, "tokens_per_s": speed}
-            if settings.eval_every and step % settings.eval_every == 0:
-                metrics |= held_out_losses(run, accelerator, model, text)
-            if main and (step % settings.log_every == 0 or step == total):
-                append(log, [{"step": step, **metrics}])
-                track.train(step, metrics)
+            if (settings.eval_every and step % settings.eval_every == 0) or (subject.around and step == total):
+                metrics |= held_out()
+            if step % settings.log_every == 0 or step == total:
+                noted(metrics)
             stop = any_process(accelerator, bool(signalled))
             if stop or step % settings.save_every == 0 or step == total:
                 checkpoint.save(accelerator, run.path / "checkpoints", step, settings.keep)
@@ -183,31 +224,15 @@ def in_parts(call: dict[str, np.ndarray], parts: int, device: torch.device) -> l
     return [dict(zip(call, chunk, strict=True)) for chunk in zip(*chunks, strict=True)]
 
 
-def not_finite(run: Run, step: int, loss: float, norm: float, documents: list[str], saved: int) -> str:
+def not_finite(run: Training, step: int, loss: float, norm: float, documents: list[str], saved: int) -> str:
     good = f"the checkpoint of step {saved} in {run.path / 'checkpoints'} stands" if saved else "nothing is saved yet"
     shown = ", ".join(documents[:8]) + (" …" if len(documents) > 8 else "")
+    norms = ", or set model.qk_norm=true" if hasattr(run.model, "qk_norm") else ""
     return (
         f"{run.name}: step {step + 1} has loss {loss} and gradient norm {norm}; {good}.\n"
         f"  Its batch came from {shown}.\n"
-        "  Under a new name: lower train.lr, raise train.warmup, or set model.qk_norm=true."
+        f"  Under a new name: lower train.lr, raise train.warmup{norms}."
     )
-
-
-def held_out_losses(run: Run, accelerator: Accelerator, model, text: Corpus) -> dict[str, float]:
-    """The mean loss at 1, 2 and 4 training lengths on the same tokens of a few held-out documents.
-
-    Where problems are trained on: the share of a few test problems that is answered, at 1 and 2 times the largest size.
-    """
-    from lab.evaluate import held_out
-
-    inner = accelerator.unwrap_model(model)
-    inner.eval()
-    if run.data.source == "algorithmic":
-        losses = algorithmic.progress(inner, run)
-    else:
-        losses = held_out(inner, text, run.train.length, accelerator)
-    inner.train()
-    return losses
 
 
 @contextmanager
@@ -238,52 +263,5 @@ def any_process(accelerator: Accelerator, mine: bool) -> bool:
 
 def forget_after(log: Path, step: int) -> None:
     """Take out what a lost stretch of training logged after the checkpoint; it will be logged again, the same."""
-    kept = [line for line in lines(log) if line["step"] <= step]
+    kept = [line for line in lines(log) if line["step"] <= step] if step else []
     overwrite(log, "".join(json.dumps(line) + "\n" for line in kept))
-
-
-def claim(run: Run) -> None:
-    """Raise LabError where the run's folder holds a run with other settings."""
-    path = run.path / "config.yaml"
-    if not path.exists():
-        return
-    for source in sources(run.model.positional):
-        copy = run.path / source.name
-        if copy.exists() and copy.read_bytes() != source.read_bytes():
-            raise LabError(
-                f"{source} has changed since {run.path}, which has a copy, began to train with it: choose another name "
-                f"(name={run.name}-2), or put the copy back",
-                code=2,
-            )
-    there = flat(lasting(checked(tree(path), path)))
-    wanted = flat(lasting(run))
-    if different := sorted(key for key in there.keys() | wanted.keys() if there.get(key) != wanted.get(key)):
-        differing = "".join(f"\n  {key}: {there.get(key)!r} there, {wanted.get(key)!r} asked for" for key in different)
-        raise LabError(
-            f"{run.path} holds a run with other settings:{differing}\n"
-            f"Choose another name (name={run.name}-2), or delete {run.path} to train it anew",
-            code=2,
-        )
-
-
-def lasting(run: Run) -> dict:
-    """The settings that decide the weights."""
-    return run.model_dump(mode="json", exclude={**dict.fromkeys(FREE, True), "data": {"cache"}, "train": FREE_IN_TRAIN})
-
-
-def record(run: Run, text: Corpus, accelerator: Accelerator) -> None:
-    """Write down what the run is made of: its settings, its data, and the source of an encoding of the user's own."""
-    if not accelerator.is_main_process:
-        return
-    made(run.path)
-    overwrite(run.path / "data.json", json.dumps(text.meta, indent=1))
-    overwrite(run.path / "config.yaml", dump(run))
-    for source in sources(run.model.positional):
-        shutil.copy(source, run.path / source.name)
-
-
-def made(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise LabError(f"{folder} cannot be made ({error.strerror}): set folder= to one that can") from None

@@ -13,6 +13,7 @@ import torch
 from accelerate import Accelerator
 from tiny_runs import equal, kill, launch, logged, start, tiny, wait_for_lines, weights
 
+import lab.claim
 import lab.train
 from lab import LabError, checkpoint
 from lab.config import of_run, read
@@ -543,7 +544,7 @@ def test_what_leaves_the_weights_alone_may_change_on_the_way(folder, whole, monk
 
 
 def test_the_tracker_may_change_on_the_way(folder):
-    lasting = lab.train.lasting
+    lasting = lab.claim.lasting
     assert lasting(tiny(folder, "track=wandb")) == lasting(tiny(folder)) != lasting(tiny(folder, "seed=1"))
 
 
