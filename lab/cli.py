@@ -1,4 +1,4 @@
-"""The command line: lab train, eval, compare, rank, lm-eval, extend, generate, schemes, check, doctor, bench."""
+"""The command line: lab train, eval, compare, rank, lm-eval, extend, finetune, generate, schemes, check, doctor …"""
 
 import sys
 from pathlib import Path
@@ -165,6 +165,53 @@ def extend(
         from lab.extend_export import write
 
         print(write(bench, methods[-1], rows, out))
+
+
+@app.command()
+def finetune(
+    model: Annotated[str, typer.Argument(help="A folder, a name on the hub, a .gguf file; or a YAML file.")],
+    settings: Annotated[list[str] | None, typer.Argument(help="Settings over the file's: lora.dropout=0.1")] = None,
+    data: Annotated[list[str] | None, typer.Option(help="Text to train on; default: Python's own library.")] = None,
+    method: Annotated[str | None, typer.Option(help="yarn, linear, ntk, pose, drope …; default: as it is.")] = None,
+    to: Annotated[
+        str | None, typer.Option(help="The length that it is to read: 16k, or 4x of its train length.")
+    ] = None,
+    scheme: Annotated[str | None, typer.Option(help='Instead of a method: "rope base=1000000".')] = None,
+    length: Annotated[str | None, typer.Option(help="Tokens of a training sequence; default: see --method.")] = None,
+    steps: Annotated[int | None, typer.Option()] = None,
+    batch: Annotated[int | None, typer.Option(help="Sequences a step.")] = None,
+    accumulate: Annotated[int | None, typer.Option(help="Parts that a batch is run in.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
+    lora: Annotated[int | None, typer.Option(min=1, help="Train adapters of this rank; default: all weights.")] = None,
+    checkpointing: Annotated[
+        bool, typer.Option("--checkpointing", help="Keep less for the gradient and compute it again.")
+    ] = False,
+    seed: Annotated[int | None, typer.Option(min=0)] = None,
+    track: Annotated[str | None, typer.Option(help="wandb, tensorboard or none.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder of the run; default: runs/MODEL-METHOD.")] = None,
+) -> None:
+    """Train a pretrained model further, with its own or another encoding, or go on where it was interrupted."""
+    from lab.finetuning import asked
+
+    options = {"model.method": method, "model.longest": to, "seed": seed, "track": track}
+    options |= {"train.length": length, "train.steps": steps, "train.batch": batch, "train.accumulate": accumulate}
+    options |= {"train.lr": lr, "train.checkpointing": checkpointing or None}
+    wanted = asked(model, settings or [], data=data, scheme=scheme, lora=lora, out=out, **options)
+    from lab.finetune import finetune
+    from lab.rows import read as rows_of
+    from lab.settled import settled
+    from lab.table import show
+    from lab.track import publish
+    from lab.train import accelerator_for
+
+    run = settled(wanted)
+    accelerator = accelerator_for(run)
+    model = finetune(run, accelerator)
+    rows = rows_of(run.path / "rows.jsonl")
+    publish(rows, run, accelerator)
+    if accelerator.is_main_process:
+        show(rows, run.model.train_length)
+        print(model)
 
 
 @app.command()

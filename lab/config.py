@@ -43,6 +43,8 @@ def of_run(folder: Path, over: list[str] = ()) -> Run:
     if not path.exists():
         raise LabError(f"{folder} is no run: it has no config.yaml. `lab train` makes one", code=2)
     values = tree(path)
+    if "name" in values["model"]:
+        raise LabError(f"{folder} is a pretrained model's: measure it with python -m eval {folder / 'model'}", code=2)
     before = values["model"], values["train"]
     for text in over:
         values = merged(values, parsed([text]) if "=" in text else tree(Path(text)))

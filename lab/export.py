@@ -13,7 +13,7 @@ from lab import LabError
 from lab.checkpoint import replacing
 from lab.export_code import code_of, fields_of_code
 from lab.export_reference import Reference, reference_of
-from lab.left_out import settled
+from lab.left_out import resolved
 from lab.model_card import card
 from lab.rope_config import Rotation, described
 from lab.rope_fields import from_length, older, renewed, written
@@ -56,7 +56,7 @@ def export(
         raise LabError(f"{folder} is there already: export to another folder, or remove it first")
     own = from_length(whole_view(config), train_length)
     fields, why = written(spec, config, target=target, train_length=train_length)
-    wanted = Rotation(settled(spec, own, target), own.size, own.shape, own.head)
+    wanted = Rotation(resolved(spec, own, target), own.size, own.shape, own.head)
     if fields is None and (learned := [name for name, _ in wanted.scheme().named_parameters()]):
         raise LabError(
             f"{name_of(spec)} learns numbers of its own ({', '.join(learned)}), and {why}: neither a checkpoint of "

@@ -23,7 +23,7 @@ def completed(spec: Spec, base: float, layout: Layout) -> Spec:
     return changed(spec, change)
 
 
-def settled(spec: Spec, own: Rotation, target: int) -> Spec:
+def resolved(spec: Spec, own: Rotation, target: int) -> Spec:
     """The description with nothing left open: the model's base where a RoPE says none, a number for a factor `auto`.
 
     own: what the model was trained with.   target: the longest input to be run; `auto` is target ÷ train length.

@@ -1,4 +1,4 @@
-"""The methods that `lab extend` tries without training: each an encoding for a model trained on L0 tokens."""
+"""Methods by name: each an encoding for a model trained on L0 tokens, tried without training or trained for."""
 
 import math
 from collections.abc import Callable
@@ -22,6 +22,15 @@ METHODS: dict[str, Callable[[int, int], Spec]] = {
 Windows are those of the papers, or half the train length where these leave it open; `window+sinks` caps the distance
 to the first tokens at the train length, as StreamingLLM does by renumbering what is in its cache.
 """
+
+FOR_TRAINING: dict[str, Callable[[int, int], Spec]] = {
+    "pose": lambda train, to: [{"kind": "rope-yarn", "factor": to / train}, {"kind": "pose", "longest": to}],
+    "drope": lambda train, to: "nope",
+}
+"""What only a model that is trained further can use. pose: positions up to `to` in windows no longer than the train
+length; drope: positions dropped, the model calibrated anew without any (Gelberg et al. 2025, arXiv:2512.12167)."""
+
+EVERY = METHODS | FOR_TRAINING
 
 
 def group(train: int, to: int) -> int:
@@ -48,7 +57,7 @@ SEARCHED = "longrope"
 
 
 def method(name: str, train: int, to: int) -> Spec:
-    """Raises LabError for a name that is none."""
+    """Of those without training. Raises LabError for a name that is none."""
     if name not in METHODS:
         known = ", ".join([*METHODS, SEARCHED])
         raise LabError(f"no method `{name}`; there are {known}, or write {{NAME: encoding}}", code=2)

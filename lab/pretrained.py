@@ -40,3 +40,9 @@ def config_of(where: str, *, remote_code: bool = False) -> PreTrainedConfig:
         return AutoConfig.from_pretrained(where, **options)
     except Exception as error:  # what someone else's files can make a reader raise is no list
         raise why_not(where, error) from error
+
+
+def opened(name: str) -> tuple[str, dict[str, str]]:
+    """What transformers' from_pretrained takes: a folder or a name on the hub, and which file in it where it is one."""
+    where = Path(located(name)).expanduser()
+    return (str(where.parent), {"gguf_file": where.name}) if where.suffix == ".gguf" else (str(where), {})

@@ -9,7 +9,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig
 
 from lab import LabError
-from lab.left_out import settled
+from lab.left_out import resolved
 from lab.rope_config import BY_TYPE, WITH_ORIGINAL, Described, Rotation, described
 from positional.build import Spec, find, name_of, parse
 from positional.options import options_of
@@ -33,7 +33,7 @@ def written(
 ) -> tuple[dict[str, Any] | None, str]:
     """The fields to change in a configuration of transformers 5 so that it computes the encoding; else None and why.
 
-    spec: for the layers that see the whole input; those of a window keep theirs. See `settled` for what it leaves out.
+    spec: for the layers that see the whole input; those of a window keep theirs. See `resolved` for what it leaves out.
     target: the longest input to be run.   train_length: the L0 of the formulas; None: what the configuration says.
     Raises LabError where the target is below it, SchemeError where the encoding cannot be built.
     """
@@ -42,7 +42,7 @@ def written(
     own = from_length(before.rotations[before.main], train_length)
     if target < own.train_length:
         raise LabError(f"a target of {target} tokens is below the train length, {own.train_length}: it extends nothing")
-    wanted = replace(own, spec=settled(spec, own, target))
+    wanted = replace(own, spec=resolved(spec, own, target))
     wanted.scheme()  # what cannot be built is no question of how it is written
     said, why = in_their_words(wanted)
     if said is None:

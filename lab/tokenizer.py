@@ -4,12 +4,12 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lab import LabError
+from lab.pretrained import opened
 from lab.sources import first_line
 
 
@@ -49,12 +49,14 @@ def as_bytes() -> Tokenizer:
 def of_hub(name: str):
     from transformers import AutoTokenizer
 
+    where, options = opened(name)
     try:
-        return AutoTokenizer.from_pretrained(str(Path(name).expanduser()))
+        return AutoTokenizer.from_pretrained(where, **options)
     except Exception as error:  # transformers, tokenizers, huggingface_hub and httpx raise errors of their own
         raise LabError(
             f"data.tokenizer: no tokenizer `{name}`: {first_line(error)}\n"
-            "write `bytes`, a folder that holds a tokenizer, or a name on the Hub that is downloaded or can be reached"
+            "write `bytes`, a folder or a .gguf file that holds a tokenizer, or a name on the Hub that is "
+            "downloaded or can be reached"
         ) from error
 
 

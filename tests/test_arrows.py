@@ -71,7 +71,9 @@ def test_a_package_has_files_to_check(package):
     assert len(files(package)) > 3  # a folder that moved would make every test here pass
 
 
-@pytest.mark.parametrize(("package", "home"), [("datasets", "lab/sources.py"), ("wandb", "lab/track.py")])
+@pytest.mark.parametrize(
+    ("package", "home"), [("datasets", "lab/sources.py"), ("peft", "lab/lora.py"), ("wandb", "lab/track.py")]
+)
 def test_a_package_of_one_purpose_is_imported_in_one_file(package, home):
     everything = files("lab") + files("positional") + files("eval")
     assert [named(path) for path in everything if package in packages(all_nodes(path))] == [home]

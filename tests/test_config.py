@@ -8,14 +8,29 @@ import yaml
 from pydantic import BaseModel
 from tiny_runs import ROOT
 
+import lab.settings
 from eval.protocols import PROTOCOLS
 from lab import LabError
 from lab.config import dump, of_run, read, tree
-from lab.extending import Extending, Needles, Searching, asked
-from lab.settings import Asked, Compare, Data, Eval, Mixed, Model, Protocol, Run, Settings, Train, Trained, tokens
+from lab.extending import Extending, asked
+from lab.settings import (
+    Asked,
+    Compare,
+    Data,
+    Eval,
+    Mixed,
+    Model,
+    Protocol,
+    Run,
+    Settings,
+    Train,
+    Trained,
+    Training,
+    tokens,
+)
 from positional.build import kinds, name_of
 
-CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
+CONFIGS = sorted({*(ROOT / "configs").rglob("*.yaml")} - {ROOT / "configs/finetune.yaml"})  # tested where it is read
 
 
 def write(folder: Path, text: str, name: str = "my.yaml") -> Path:
@@ -79,16 +94,17 @@ def test_base_yaml_says_what_each_setting_means():
     assert bare - sections <= {"folder", "layers", "steps", "seeds"}
 
 
-def test_every_settings_class_is_reached_from_a_command():
-    reached, waiting = set(), [Run, Extending]
+def test_every_settings_class_is_reached_from_run():
+    reached, waiting = set(), [Run]
     while waiting:
         model = waiting.pop()
         reached.add(model)
         for field in model.model_fields.values():
             inner = [field.annotation, *typing.get_args(field.annotation)]
             waiting += [one for one in inner if isinstance(one, type) and issubclass(one, Settings)]
-    assert reached == {Run, Data, Mixed, Model, Train, Eval, Asked, Compare, Trained, Extending, Needles, Searching}
-    assert reached == {*Settings.__subclasses__()}
+    assert reached == {Run, Data, Mixed, Model, Train, Eval, Asked, Compare, Trained}
+    there = {one for one in vars(lab.settings).values() if isinstance(one, type) and issubclass(one, Settings)}
+    assert reached == there - {Settings, Training}  # which others are made of
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: str(path.relative_to(ROOT / "configs")))

@@ -8,7 +8,7 @@ import torch
 from test_rope_config import L0, LISTS, assert_same_turns
 
 from lab import LabError
-from lab.left_out import settled
+from lab.left_out import resolved
 from lab.rope_config import described
 from lab.rope_fields import older, renewed, written
 from positional import SchemeError
@@ -83,7 +83,7 @@ def test_what_is_read_back_as_another_kind_computes_the_same(family, name):
     now = described(config)
     got, own = now.rotations[now.main], described(families.config(family)).rotations[now.main]
     assert parse(got.spec)[0] == kind
-    wanted = type(own)(settled(spec, own, TARGET), own.size, own.shape, own.head).scheme()
+    wanted = type(own)(resolved(spec, own, TARGET), own.size, own.shape, own.head).scheme()
     for length in (1, L0, L0 + 1, TARGET):
         torch.testing.assert_close(got.scheme().frequencies(length), wanted.frequencies(length), rtol=1e-9, atol=0)
         assert got.scheme().gain(length) == pytest.approx(wanted.gain(length), rel=1e-9)

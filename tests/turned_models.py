@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from lab.left_out import settled
+from lab.left_out import resolved
 from lab.rope_config import Rotation, described
 from lab.rotary import rotary_modules
 
@@ -26,7 +26,7 @@ def turned(model: nn.Module, spec, target: int) -> nn.Module:
     """The same model, changed in place: it turns by `spec` in the layers that see the whole input."""
     said = described(model.config)
     own = said.rotations[said.main]
-    rotation = Rotation(settled(spec, own, target), own.size, own.shape, own.head)
+    rotation = Rotation(resolved(spec, own, target), own.size, own.shape, own.head)
     for name, module, _ in list(rotary_modules(model)):
         parent, _, last = name.rpartition(".")
         setattr(model.get_submodule(parent), last, Turned(module, rotation, said.main))
