@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from tiny_runs import kill, launch, start, wait_for_lines
 from tiny_tuned import READS, equal, made, tuning, weights
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from typer.testing import CliRunner
 
 import lab.finetune
 import lab.finetune_export
@@ -25,6 +26,7 @@ import lab.learner
 import lab.train
 from lab import LabError
 from lab.adopt import adopt, adopted
+from lab.cli import app
 from lab.config import of_run, read, tree
 from lab.data import corpus, long_documents, packed
 from lab.finetune import finetune
@@ -253,6 +255,17 @@ def far_half(model, texts: list[torch.Tensor], length: int) -> float:
             losses.append(F.cross_entropy(logits, targets, reduction="none")[length // 2 :])
     assert sum(map(len, losses)) == 3 * 128
     return float(torch.cat(losses).mean())
+
+
+def test_the_command_ends_with_the_losses_and_the_folder_and_finds_them_again(whole, folder):
+    (folder / "whole.yaml").write_text(json.dumps(tuning(folder, "name=whole").model_dump(mode="json")))
+    said = CliRunner().invoke(app, ["finetune", str(folder / "whole.yaml")], env={"COLUMNS": "120"})
+    assert said.exit_code == 0, said.output
+    rows = {(row.trained_as, row.length): f"{row.value:.3f}" for row in rows_of(whole.path / "rows.jsonl")}
+    for label, trained_as in (("raw → own", "raw"), ("own", "own")):
+        line = " ".join([label, *(rows[trained_as, length] for length in (64, 128, 256))])
+        assert line in " ".join(said.output.replace("│", " ").split())
+    assert said.output.endswith(f"{whole.path / 'model'}\n")
 
 
 def test_an_extended_model_is_exported_as_what_transformers_loads(folder):
