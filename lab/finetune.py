@@ -58,7 +58,7 @@ class Tuned(Subject):
 
     def held_out(self, run: Finetuning, accelerator: Accelerator, model: nn.Module, text: Corpus) -> dict[str, float]:
         """The mean loss at those of eval.lengths that the model takes, on the same tokens of held-out documents."""
-        return held_out(model, plan_of(run, text, limit_of(accelerator.unwrap_model(model).lm)), run.name, accelerator)
+        return held_out(model, plan_of(run, text, limit_of(accelerator.unwrap_model(model).lm)), accelerator)
 
     def save(self, run: Finetuning, accelerator: Accelerator, model: nn.Module) -> None:
         """The model as a folder that transformers loads, beside it the adapter, and the rows."""

@@ -12,7 +12,6 @@ from lab.data import Corpus
 from lab.evaluate import of_documents
 from lab.extend import RAW
 from lab.finetuning import Finetuning
-from lab.progress import progress
 from lab.rows import Row
 from lab.settled import length_of
 
@@ -27,20 +26,18 @@ def lengths_of(run: Finetuning) -> list[int]:
 
 
 @torch.no_grad()
-def held_out(model: nn.Module, plan: Plan, name: str, accelerator: Accelerator) -> dict[str, float]:
+def held_out(model: nn.Module, plan: Plan, accelerator: Accelerator) -> dict[str, float]:
     """The mean loss at each length, by what metrics call it.   model: as accelerate prepared it, around a Learner."""
     # Each process makes as many passes: of a model that is shared out, all make each together.
     rank, world, count = accelerator.process_index, accelerator.num_processes, len(plan.documents)
     mine = [(plan.documents[n % count], n < count) for n in range(rank, count + -count % world, world)]
-    total, losses = sum(plan.tokens(document) for document, _ in mine), {}
-    with progress(f"{name}: held out", total, show=accelerator.is_main_process) as bar:
-        for record in plan.records():
-            sums = torch.zeros(2, dtype=torch.float64)
-            for document, counts in mine:
-                sums += counts * torch.tensor(loss_sum(model, plan, document, record), dtype=torch.float64)
-                bar.advance(plan.tokens(document, [record]))
-            nats, targets = accelerator.reduce(sums.to(accelerator.device)).tolist()
-            losses[f"held_out_{record[1]}"] = nats / targets
+    losses = {}
+    for record in plan.records():
+        sums = torch.zeros(2, dtype=torch.float64)
+        for document, counts in mine:
+            sums += counts * torch.tensor(loss_sum(model, plan, document, record), dtype=torch.float64)
+        nats, targets = accelerator.reduce(sums.to(accelerator.device)).tolist()
+        losses[f"held_out_{record[1]}"] = nats / targets
     return losses
 
 

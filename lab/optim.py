@@ -9,10 +9,13 @@ from lab.settings import Train
 
 
 def optimizer(model: nn.Module, settings: Train) -> torch.optim.AdamW:
-    """AdamW; weight decay on the matrices of the layers alone: not on norms, embeddings or what a scheme learns."""
+    """AdamW over what is not frozen; weight decay on the matrices of the layers alone: not on norms, embeddings or what
+    a scheme learns."""
     decayed, free = [], []
     for name, parameter in model.named_parameters():
-        (decayed if ".layers." in name and parameter.ndim == 2 else free).append(parameter)
+        inside = ".layers." in name or ".h." in name  # which GPT-2 and its kin call them
+        if parameter.requires_grad:
+            (decayed if inside and parameter.ndim == 2 else free).append(parameter)
     groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": free, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=settings.lr, betas=settings.betas, fused=True)
 

@@ -32,8 +32,9 @@ from lab.data import corpus, long_documents, packed
 from lab.finetune import finetune
 from lab.finetuning import Finetuning, asked
 from lab.learner import Learner
-from lab.optim import rate
+from lab.optim import optimizer, rate
 from lab.rows import read as rows_of
+from lab.settings import Train
 from lab.settled import settled
 
 POSE = [{"kind": "rope-yarn", "factor": 4.0}, {"kind": "pose", "longest": 256}]
@@ -119,6 +120,18 @@ def test_fsdp_cuts_between_the_layers():
     model = Learner(families.model("llama"))
     plugin.set_auto_wrap_policy(model)
     assert plugin.auto_wrap_policy.keywords["transformer_layer_cls"] == {type(model.lm.model.layers[0])}
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_the_matrices_of_the_layers_decay_whatever_they_are_called(folder, tmp_path, name):
+    where = tiny_llm.gpt2(tmp_path / "gpt2", 64) if name == "gpt2" else folder / "llama"
+    model = Learner(AutoModelForCausalLM.from_pretrained(where))
+    model.requires_grad_(name == "gpt2")
+    model.lm.lm_head.weight.requires_grad_(True)
+    decayed, free = optimizer(model, Train(weight_decay=0.1)).param_groups
+    assert len(decayed["params"]) == (4 if name == "gpt2" else 0)  # of attention two, of the MLP two, in one layer
+    assert any(parameter is model.lm.lm_head.weight for parameter in free["params"])
+    assert len(free["params"]) == (12 if name == "gpt2" else 1)
 
 
 # Positions
