@@ -42,7 +42,7 @@ class Bench:
 def bench_of(asked: Extending, say: Callable[[str], None]) -> Bench:
     """Load what was asked for. Raises LabError or EvalError, naming what is missing or does not fit."""
     where, code = located(asked.model), asked.trust_remote_code
-    config = config_of(where, remote_code=code)
+    config = config_of(asked.model, remote_code=code)
     own = described(config)
     train_length = asked.train_length or own.rotations[own.main].train_length
     to = tokens(asked.to, train_length)

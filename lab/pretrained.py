@@ -1,12 +1,15 @@
 """Where a pretrained model is: a folder, a name on the hub, a .gguf file, or one that a Python package carries."""
 
+from __future__ import annotations
+
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from transformers import AutoConfig, PreTrainedConfig
-
-from eval.load import why_not
 from lab import LabError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 PACKAGE = "package:"
 
@@ -28,21 +31,23 @@ def located(name: str) -> str:
     return str(files[0])
 
 
-def config_of(where: str, *, remote_code: bool = False) -> PreTrainedConfig:
-    """The configuration alone, without weights.   remote_code: whether code that it brings along may be run.
-
-    Raises EvalError where there is none, or where it is not to be read.
-    """
-    options = {"trust_remote_code": remote_code}
-    if where.endswith(".gguf"):
-        where, options = str(Path(where).parent), options | {"gguf_file": Path(where).name}
-    try:
-        return AutoConfig.from_pretrained(where, **options)
-    except Exception as error:  # what someone else's files can make a reader raise is no list
-        raise why_not(where, error) from error
-
-
 def opened(name: str) -> tuple[str, dict[str, str]]:
     """What transformers' from_pretrained takes: a folder or a name on the hub, and which file in it where it is one."""
     where = Path(located(name)).expanduser()
     return (str(where.parent), {"gguf_file": where.name}) if where.suffix == ".gguf" else (str(where), {})
+
+
+def config_of(name: str, *, remote_code: bool = False) -> PreTrainedConfig:
+    """The configuration alone, without weights.   remote_code: whether code that it brings along may be run.
+
+    Raises EvalError where there is none, or where it is not to be read; LabError as `located` does.
+    """
+    from transformers import AutoConfig  # seconds long, and in vain for those who only want to know where it is
+
+    from eval.load import why_not
+
+    where, options = opened(name)
+    try:
+        return AutoConfig.from_pretrained(where, trust_remote_code=remote_code, **options)
+    except Exception as error:  # what someone else's files can make a reader raise is no list
+        raise why_not(name, error) from error

@@ -5,14 +5,14 @@ from transformers import PreTrainedConfig
 from lab import LabError
 from lab.finetuning import Finetuning
 from lab.methods import EVERY, FOR_TRAINING
-from lab.pretrained import config_of, located
+from lab.pretrained import config_of
 from lab.rope_config import Described, described
 from lab.settings import Length, tokens
 
 
 def settled(asked: Finetuning) -> Finetuning:
     """The same with nothing left open. Raises LabError where the checkpoint does not say, or forbids it."""
-    config, model = config_of(located(asked.model.name)), asked.model
+    config, model = config_of(asked.model.name), asked.model
     own = rotations(config, needed=bool(model.method or model.positional))
     reads = getattr(config.get_text_config(), "max_position_embeddings", None)
     train_length = model.train_length or (reads if own is None else own.rotations[own.main].train_length)
