@@ -2,6 +2,7 @@
 
 # B batch · Q new tokens · T all tokens · G key heads · D head size
 
+from collections.abc import Collection
 from dataclasses import fields
 
 import torch
@@ -19,12 +20,13 @@ NAME = "cache" if "cache" in {field.name for field in fields(CausalLMOutputWithP
 """What transformers calls a cache, in the calls it makes and in a model's output: the first from 5.24 on."""
 
 
-def cache_for(scheme: Scheme, layers: int) -> Cache:
+def cache_for(scheme: Scheme, layers: int, carrying: Collection[int] = ()) -> Cache:
     """An empty cache: keys and values of each layer, where the tokens sit (16 bytes a token), each layer's notes.
 
     A layer whose scheme has a `reach` keeps the reach-1 last tokens and forgets those that no new one will see.
+    carrying: numbers of layers that keep a state instead.
     """
-    own = [layer_for(scheme.at(number)) for number in range(layers)]
+    own = [StateLayer() if number in carrying else layer_for(scheme.at(number)) for number in range(layers)]
     noted = [layer_for(scheme.at(number)) for number in range(layers)] if scheme.notes else []
     return Cache(layers=[*own, DynamicLayer(), *noted])
 
@@ -32,6 +34,48 @@ def cache_for(scheme: Scheme, layers: int) -> Cache:
 def layer_for(scheme: Scheme) -> DynamicLayer:
     # Of a window of 1 transformers' layer would keep all: its last 0 tokens are spelled as a slice from -0.
     return DynamicLayer() if scheme.reach is None else DynamicSlidingWindowLayer(max(2, scheme.reach))
+
+
+class StateLayer(DynamicLayer):
+    """What a layer carries from token to token: a state after the last, in the place of keys and values of all."""
+
+    is_croppable = False
+
+    def __init__(self):
+        super().__init__()
+        self.tokens = 0  # read by now
+
+    @property
+    def state(self) -> tuple[Tensor, Tensor] | None:
+        return None if self.keys is None else (self.keys, self.values)
+
+    def put(self, state: tuple[Tensor, Tensor], tokens: int) -> None:
+        """The state after so many more tokens."""
+        if not self.is_initialized:
+            self.lazy_initialization(*state)
+        (self.keys, self.values), self.tokens = state, self.tokens + tokens
+
+    def get_seq_length(self) -> int:
+        return self.tokens
+
+    def crop(self, tokens: int) -> None:
+        if tokens not in (0, self.tokens):
+            raise LabError(
+                "a state that has read a token cannot forget it: decode without what takes tokens back, such as an "
+                "assistant model or prompt lookup"
+            )
+
+    def reset(self) -> None:
+        super().reset()
+        self.tokens = 0
+
+
+def state_of(cache: Cache, number: int) -> StateLayer:
+    """The place of a layer's state; in a cache that transformers made it is put there."""
+    cache.layers.extend(DynamicLayer() for _ in range(number + 1 - len(cache.layers)))
+    if not isinstance(cache.layers[number], StateLayer):
+        cache.layers[number] = StateLayer()
+    return cache.layers[number]
 
 
 def usable(cache: Cache, scheme: Scheme, name: str) -> Cache:

@@ -1,22 +1,27 @@
 """Comparison: encodings trained on the same batches, measured on the same tokens, in one table and figure."""
 
+import json
+import math
 import re
 from pathlib import Path
 
 from accelerate import Accelerator
+from safetensors import safe_open
 
+from eval.jsonl import lines as lines_in
 from lab import LabError
 from lab.evaluate import kept, outcomes
 from lab.figure import by_size, figures
 from lab.joint import joint_rows, lines_of, reach_rows, verdicts
 from lab.joint import notes as cautions_of
+from lab.mixers import beside
 from lab.outcome import Outcome
 from lab.rows import Row, read, write
-from lab.settings import Run
+from lab.settings import Mixers, Run, Trained
 from lab.table import markdown
 from lab.track import Track, publish
 from lab.train import accelerator_for, train
-from positional.build import names_of
+from positional.build import names_of, with_options
 
 
 def compare(run: Run) -> Path:
@@ -45,7 +50,7 @@ def compare(run: Run) -> Path:
         lines = lines_of(came)
         rows += [*joint_rows(run.name, lines), *reach_rows(run.name, came, run.train.length)]
         write(out / "rows.jsonl", rows)
-        said = [*verdicts(lines), *cautions_of(lines)]
+        said = [*costs(parts), *verdicts(lines), *cautions_of(lines)]
         (out / "table.md").write_text(markdown(rows, run.train.length) + "".join(f"\n{line}  " for line in said) + "\n")
         if run.data.source == "algorithmic":
             drawn = [by_size(rows, out / "sizes.png", run.train.length)]
@@ -86,11 +91,42 @@ def parts_of(run: Run) -> list[tuple[str, Run]]:
                     "name": f"{re.sub(r'[^A-Za-z0-9._+-]+', '-', name)}-seed{seed}",
                     "folder": str(run.path),
                     "seed": seed,
-                    "model": run.model.model_copy(update={"positional": line.train}),
+                    "model": run.model.model_copy(update={"positional": line.train, "mixer": mixer_of(run, line)}),
                     "eval": run.eval.model_copy(update={"swap": [*run.eval.swap, *line.swap]}),
                 }
             ),
         )
         for seed in run.compare.seeds
-        for line, name in zip(lines, names_of([line.train for line in lines]), strict=True)
+        for line, name in zip(lines, names_of_lines(lines), strict=True)
     ]
+
+
+def mixer_of(run: Run, line: Trained) -> Mixers:
+    return run.model.mixer if line.mixer is None else line.mixer
+
+
+def names_of_lines(lines: list[Trained]) -> list[str]:
+    """The encoding of each; the mixer of a line that names one, and its encoding behind it where it has any."""
+    encodings = iter(names_of([line.train for line in lines if line.mixer is None]))
+    names = []
+    for line in lines:
+        if line.mixer is None:
+            names.append(next(encodings))
+        else:
+            names.append(beside(line.mixer, with_options(line.train)))
+    return [
+        name if name not in names[:at] else f"{name} ({names[:at].count(name) + 1})" for at, name in enumerate(names)
+    ]
+
+
+def costs(parts: list[tuple[str, Run]]) -> list[str]:
+    """Sizes and speeds of training, where mixers are compared. No rows: a speed is of one day on one machine."""
+    if len({json.dumps(part.model.mixer) for _, part in parts}) < 2:
+        return []
+    said = []
+    for name, part in parts:
+        speed = lines_in(part.path / "train.jsonl")[-1]["tokens_per_s"]
+        with safe_open(part.path / "model/model.safetensors", "pt") as file:
+            count = sum(math.prod(file.get_slice(key).get_shape()) for key in file.keys())
+        said.append(f"{name}, seed {part.seed}: {count:,} parameters, trained at {speed:,.0f} tokens/s.")
+    return said

@@ -120,10 +120,10 @@ def tree(path: Path, above: tuple[Path, ...] = ()) -> dict:
 
 
 def merged(under: dict, over: dict) -> dict:
-    """`over` laid on `under`, section by section; an encoding replaces the one below whole, its options with it."""
+    """`over` laid on `under`, section by section; an encoding or mixer replaces the one below whole."""
     result = dict(under)
     for key, value in over.items():
-        whole = key == "positional" and isinstance(value, dict) and "kind" in value
+        whole = key in ("positional", "mixer") and isinstance(value, dict) and "kind" in value
         both = isinstance(value, dict) and isinstance(result.get(key), dict)
         result[key] = merged(result[key], value) if both and not whole else value
     return result

@@ -23,6 +23,7 @@ from lab import LabError
 from lab.checkpoint import digest
 from lab.data import Corpus, corpus, long_documents
 from lab.joint import reach_rows
+from lab.mixers import beside
 from lab.model import LabConfig, LabModel, swap
 from lab.outcome import Outcome, blank_row, lengths_of
 from lab.progress import Progress, progress
@@ -79,7 +80,7 @@ def outcomes(
     weights = [digest(run.path / "model" / name) for name in ("model.safetensors", "config.json")]
     specs = [own, *run.eval.swap]
     names = names_of(specs)
-    names[0] = trained_as or names[0]
+    names[0] = trained_as or (names[0] if run.model.mixer == "attention" else beside(run.model.mixer, names[0]))
     total = len(specs) * (1 if plan is None else sum(map(plan.tokens, plan.documents[share(accelerator)])))
     with progress(f"{run.name}: measure", total, show=accelerator.is_main_process and not dry) as bar:
         for spec, name in zip(specs, names, strict=True):

@@ -17,7 +17,10 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from lab import LabError
 from lab.attention import attend_parts
 from lab.cache import NAME, cache_for, note_down, usable
+from lab.linear import linear
 from lab.loss import loss_sum
+from lab.mixers import Kind, Mixer, by_layer, windowed
+from lab.mixers import build as mixer_for
 from lab.places import positions
 from positional import Positions, Scheme, SchemeError, Shape, build
 from positional.build import name_of
@@ -49,6 +52,7 @@ class LabConfig(PreTrainedConfig):
     qk_norm: bool = False
     train_length: int = 128
     positional: str | dict | list = "rope"
+    mixer: str | dict | list = "attention"  # of all layers, or a list that is repeated over them
     attention: str = "auto"
     norm_eps: float = 1e-6
     tie_word_embeddings: bool = True
@@ -69,6 +73,11 @@ class LabConfig(PreTrainedConfig):
             raise LabError("; ".join(problems))
         return Shape(self.width, self.heads, self.kv_heads, self.layers, self.train_length)
 
+    @property
+    def mixers(self) -> list[Kind]:
+        """The mixer of each layer. Raises LabError where `mixer` names none."""
+        return by_layer(self.mixer, self.layers)
+
 
 def misfits(width: int, heads: int, kv_heads: int | None) -> list[str]:
     """What is wrong with these sizes taken together."""
@@ -80,13 +89,6 @@ def misfits(width: int, heads: int, kv_heads: int | None) -> list[str]:
             f"heads {heads} is not a multiple of kv_heads {kv_heads}: each key head serves as many query heads"
         )
     return problems
-
-
-def linear(inputs: int, outputs: int, scale: float = 1.0) -> nn.Linear:
-    """A matrix whose first weights keep the variance of its inputs, times scale²; see `LabModel._init_weights`."""
-    layer = nn.Linear(inputs, outputs, bias=False)
-    layer._first_std = scale * inputs**-0.5
-    return layer
 
 
 class Attention(nn.Module):
@@ -144,6 +146,36 @@ class Layer(nn.Module):
         return x + self.mlp(self.mlp_norm(x))
 
 
+class MixerLayer(nn.Module):
+    """The same block with another mixer in the place of attention."""
+
+    def __init__(self, config: LabConfig, number: int, mixer: Mixer):
+        super().__init__()
+        self.number = number
+        self.mixer_norm = nn.RMSNorm(config.width, config.norm_eps)
+        self.mixer = mixer
+        self.mlp_norm = nn.RMSNorm(config.width, config.norm_eps)
+        self.mlp = MLP(config)
+
+    def forward(self, x: Tensor, pos: Positions, scheme: Scheme, cache: Cache | None = None) -> Tensor:
+        x = x + self.mixer(self.mixer_norm(x), pos, self.number, cache)
+        return x + self.mlp(self.mlp_norm(x))
+
+
+def layers_of(config: LabConfig) -> nn.ModuleList:
+    """The layers that `mixer` describes."""
+    mixers = [mixer_for(config.mixers, number, config.shape) for number in range(config.layers)]
+    return nn.ModuleList(
+        Layer(config, number) if mixer is None else MixerLayer(config, number, mixer)
+        for number, mixer in enumerate(mixers)
+    )
+
+
+def scheme_of(config: LabConfig, spec: Any, trust: bool = True) -> Scheme:
+    """The encoding that `spec` describes, in a model of this configuration."""
+    return windowed(build(spec, config.shape, trust=trust), config.mixers)
+
+
 class Decoder(nn.Module):
     """Token ids -> hidden states."""
 
@@ -151,11 +183,11 @@ class Decoder(nn.Module):
         super().__init__()
         self.embed = nn.Embedding(config.vocab_size, config.width)
         self.embed._first_std = config.width**-0.5
-        self.layers = nn.ModuleList(Layer(config, number) for number in range(config.layers))
+        self.layers = layers_of(config)
         self.norm = nn.RMSNorm(config.width, config.norm_eps)
         self.spec = config.positional
         with torch.random.fork_rng(devices=[]):  # whatever the scheme draws, the weights around it stay the same
-            self.scheme = build(config.positional, config.shape)
+            self.scheme = scheme_of(config, config.positional)
 
     def forward(
         self, input_ids: Tensor, pos: Positions | None = None, kept: Cache | None = None, **_: Any
@@ -182,7 +214,7 @@ class LabModel(PreTrainedModel, GenerationMixin):
     config_class = LabConfig
     base_model_prefix = "model"
     _tied_weights_keys = {"head.weight": "model.embed.weight"}
-    _no_split_modules = ["Layer"]
+    _no_split_modules = ["Layer", "MixerLayer"]
 
     def __init__(self, config: LabConfig):
         super().__init__(config)
@@ -198,7 +230,7 @@ class LabModel(PreTrainedModel, GenerationMixin):
             config, kwargs = LabConfig.from_pretrained(source, return_unused_kwargs=True, **kwargs)
         if not trust_remote_code:
             with torch.device("meta"):
-                build(config.positional, config.shape, trust=False)
+                scheme_of(config, config.positional, trust=False)
         return super().from_pretrained(pretrained_model_name_or_path, *args, config=config, **kwargs)
 
     @property
@@ -243,10 +275,14 @@ class LabModel(PreTrainedModel, GenerationMixin):
         keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         return CausalLMOutputWithPast(logits=self.head(hidden[:, keep]), **{NAME: kept})
 
+    def new_cache(self) -> Cache:
+        carrying = [number for number, layer in enumerate(self.model.layers) if isinstance(layer, MixerLayer)]
+        return cache_for(self.scheme, self.config.layers, carrying)
+
     def kept(self, cache: Cache | None, make: bool | None) -> Cache | None:
         """The cache to use, a new one if there is none and `make` asks for it. Raises LabError where it cannot be."""
         if cache is None and make and not self.training:
-            cache = cache_for(self.scheme, self.config.layers)
+            cache = self.new_cache()
         return None if cache is None else usable(cache, self.scheme, name_of(self.model.spec))
 
     def _prepare_cache_for_generation(self, generation_config, model_kwargs: dict, *rest: Any) -> None:
@@ -258,7 +294,7 @@ class LabModel(PreTrainedModel, GenerationMixin):
             generation_config.use_cache = False
         plain = generation_config.cache_implementation in (None, "dynamic") and not generation_config.is_assistant
         if generation_config.use_cache and plain and not given:
-            model_kwargs[NAME] = cache_for(self.scheme, self.config.layers)  # in training too: it was asked for
+            model_kwargs[NAME] = self.new_cache()  # in training too: it was asked for
         else:
             super()._prepare_cache_for_generation(generation_config, model_kwargs, *rest)
 
@@ -290,7 +326,7 @@ def swap(model: LabModel, spec: Any) -> list[str]:
     A parameter is kept where the old scheme has one of the same name and shape.
     """
     old = dict(model.scheme.named_parameters())
-    new = build(spec, model.config.shape).to(model.device).train(model.training)
+    new = scheme_of(model.config, spec).to(model.device).train(model.training)
     untrained = []
     for name, parameter in new.named_parameters():
         if name in old and old[name].shape == parameter.shape:

@@ -15,7 +15,7 @@ def optimizer(model: nn.Module, settings: Train) -> torch.optim.AdamW:
     for name, parameter in model.named_parameters():
         inside = ".layers." in name or ".h." in name  # which GPT-2 and its kin call them
         if parameter.requires_grad:
-            (decayed if inside and parameter.ndim == 2 else free).append(parameter)
+            (decayed if inside and parameter.ndim > 1 else free).append(parameter)
     groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": free, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=settings.lr, betas=settings.betas, fused=True)
 

@@ -5,9 +5,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-# Both are checked by those who read them, `positional.build` and `tokens`, whose messages say more than a type can.
+# All are checked by those who read them, `positional.build`, `lab.mixers` and `tokens`, whose messages say more than a
+# type can.
 Spec = Any
 """A positional encoding: `rope`, `{kind: rope-ntk, factor: 8}`, or a list of these."""
+Mixers = Any
+"""What mixes tokens: `attention`, `{kind: convolution, kernel: 3}`, or a list of these, repeated over the layers."""
 Length = Any
 """Tokens: 4096, "4k" (4 × 1024), or "8x" (8 × the training length)."""
 
@@ -67,6 +70,7 @@ class Model(Settings):
     qk_norm: bool = False
     tie: bool = True
     attention: Literal["auto", "flash3", "flash4", "flash2", "sdpa", "varlen", "flex", "eager"] = "auto"
+    mixer: Mixers = "attention"
     positional: Spec = "rope"
 
 
@@ -112,9 +116,13 @@ class Eval(Settings):
 
 
 class Trained(Settings):
-    """One line of a comparison: an encoding to train with, and encodings to swap into the trained model."""
+    """One line of a comparison: an encoding to train with, and encodings to swap into the trained model.
+
+    mixer: what mixes tokens in its layers. None: what `model.mixer` says.
+    """
 
     train: Spec = None
+    mixer: Mixers = None
     swap: list[Spec] = []
 
 
@@ -171,7 +179,7 @@ class Run(Training):
 def cross_checks(run: Run) -> list[str]:
     """What no single setting shows: sizes that do not fit each other, encodings that cannot be built at this size."""
     from lab.model import misfits
-    from positional import SchemeError, Shape, build
+    from positional import Shape
 
     problems, lengths = [], []
     for i, text in enumerate([] if run.data.source == "algorithmic" else run.eval.lengths):
@@ -188,21 +196,56 @@ def cross_checks(run: Run) -> list[str]:
     if wrong := misfits(*sizes):  # no encoding can be tried at a shape that does not exist
         return [*(f"model: {one}" for one in wrong), *problems]
     shape = Shape(sizes[0], sizes[1], sizes[2] or sizes[1], run.model.layers, run.train.length)
-    specs = {"model.positional": run.model.positional}
-    specs |= {f"eval.swap[{i}]": spec for i, spec in enumerate(run.eval.swap)}
-    for i, line in enumerate(run.compare.runs):
-        specs |= {f"compare.runs[{i}].train": line.train}
-        specs |= {f"compare.runs[{i}].swap[{j}]": spec for j, spec in enumerate(line.swap)}
-    for key, spec in specs.items():
-        try:
-            build(spec, shape)
-        except SchemeError as error:
-            problems.append(f"{key}: {error}")
+    problems += unmade(run, shape)
     if run.data.source == "algorithmic":
         from lab.algorithmic import flaws
 
         problems += flaws(run)
     return problems
+
+
+def unmade(run: Run, shape: Any) -> list[str]:
+    """What is wrong with mixers and with encodings, by themselves or in layers that have no use for them."""
+    mixer, problems = run.model.mixer, []
+    specs = {"model": (mixer, {"positional": run.model.positional})}
+    specs |= {"eval": (mixer, {f"swap[{i}]": spec for i, spec in enumerate(run.eval.swap)})}
+    for i, line in enumerate(run.compare.runs):
+        own = mixer if line.mixer is None else line.mixer
+        encodings = {"train": line.train} | {f"swap[{j}]": spec for j, spec in enumerate(line.swap)}
+        if line.mixer is not None:
+            encodings |= {f"mixer with eval.swap[{j}]": spec for j, spec in enumerate(run.eval.swap)}
+        specs |= {f"compare.runs[{i}]": (own, encodings)}
+    wrong = set()
+    for section, (own, encodings) in specs.items():
+        said = unmixing(own, shape)
+        if said is not None and said not in wrong:
+            problems.append(f"{section}.mixer: {said}")
+            wrong.add(said)
+        for key, spec in encodings.items():
+            if reason := unbuildable(spec, own if said is None else "attention", shape):
+                problems.append(f"{section}.{key}: {reason}")
+    return problems
+
+
+def unmixing(mixer: Mixers, shape: Any) -> str | None:
+    from lab import LabError, mixers
+
+    try:
+        mixers.refuse(mixer, shape)
+    except LabError as error:
+        return str(error)
+    return None
+
+
+def unbuildable(spec: Spec, mixer: Mixers, shape: Any) -> str | None:
+    from lab import LabError, mixers
+    from positional import SchemeError, build
+
+    try:
+        mixers.windowed(build(spec, shape), mixers.by_layer(mixer, shape.layers))
+    except (SchemeError, LabError) as error:
+        return str(error)
+    return None
 
 
 def unaskable(asked: Asked) -> list[str]:

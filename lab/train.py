@@ -59,6 +59,7 @@ def model_for(run: Run, text: Corpus) -> LabModel:
             tie_word_embeddings=m.tie,
             attention=m.attention,
             positional=m.positional,
+            mixer=m.mixer,
             train_length=run.train.length,
         )
     )
