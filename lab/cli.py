@@ -112,6 +112,28 @@ def rank(
     show(merged(comparisons), 0)
 
 
+@app.command()
+def complexity(
+    lengths: Annotated[str, typer.Option(help="n, tokens: 64,256,1k,4k; the longest four make the exponents.")] = (
+        "64,128,256,512,1k,2k,4k,8k"
+    ),
+    width: Annotated[int, typer.Option(min=1, help="d, channels.")] = 256,
+    heads: Annotated[int, typer.Option(min=1)] = 4,
+    window: Annotated[int, typer.Option(min=1, help="r, tokens that restricted attention sees.")] = 128,
+    kernel: Annotated[int, typer.Option(min=2, help="k of the convolution.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each layer; medians are over these.")] = 5,
+    out: Annotated[Path, typer.Option(help="Where rows, table and figure go.")] = Path("runs/complexity"),
+) -> None:
+    """The paper's Table 1, measured: time and memory of one layer of attention, window, RNN and CNN against n."""
+    from lab.complexity.layers import Sizes
+    from lab.complexity.report import show
+    from lab.complexity.run import run
+
+    rows = run(lengths, Sizes(width, heads, window, kernel), rounds, out)
+    show(rows)
+    print(f"{out}/table.md, rows.jsonl, complexity.png")
+
+
 @app.command(name="lm-eval")
 def lm_eval(
     which: Annotated[str, typer.Argument(help="The folder of a trained run, or a model of transformers.")],
