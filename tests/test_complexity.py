@@ -1,4 +1,4 @@
-"""`lab complexity`: what is counted is what torch counts, lines have the slopes they were drawn with, paths are measured."""
+"""`lab complexity`: counts are those of torch, lines have the slopes they were drawn with, paths are the gradient's."""
 
 import json
 import math
@@ -133,6 +133,7 @@ def test_flash_attention_is_a_layer_of_its_own_where_it_runs(monkeypatch):
 @pytest.fixture
 def no_processes(monkeypatch):
     sizes = {"forward": 1000, "both": 3000}
+    monkeypatch.setattr(measure, "PATH_TOKENS", 32)
     monkeypatch.setattr(
         measure, "held", lambda name, lengths, _: {k: {n: b * n for n in lengths} for k, b in sizes.items()}
     )
@@ -149,7 +150,7 @@ def test_rows_say_what_was_measured_and_become_table_and_figure(no_processes, tm
     header, body = first(rows)
     assert len(header) == len(body[0]) == 9 and [line[0] for line in body] == ALL
     assert body[3][1] == "O(n·d²)" and body[3][2] == "1.00" and body[3][5] == "1.00 [1.00, 1.00]"
-    assert body[3][6:] == ["O(n)", "O(n)", "1 layer, 256 steps"] and body[2][8] == "64 layers"
+    assert body[3][6:] == ["O(n)", "O(n)", "1 layer, 32 steps"] and body[2][8] == "8 layers"
     table = (tmp_path / "table.md").read_text()
     assert "attention sdpa takes more FLOPs than lstm from n = 79; more time" in table
     assert "from n = d = 16." in table
@@ -168,15 +169,15 @@ def test_what_does_not_fit_into_memory_is_a_dash_and_the_reason(no_processes, mo
 
 
 def test_want_of_memory_in_the_call_is_told_too(no_processes, monkeypatch):
+    said = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 64 bytes"
+
     def forward(self, x):
-        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 64 bytes")
+        raise RuntimeError(said)
 
     monkeypatch.setattr(Mixing, "forward", forward)
     monkeypatch.setattr(measure, "between", lambda *_: {"path_layers": 1, "path_tokens": 2})
     rows = list(complexity([8], SMALL, 1))
-    assert {row["note"] for row in rows} == {
-        "DefaultCPUAllocator: can't allocate memory: you tried to allocate 64 bytes"
-    }
+    assert {row["note"] for row in rows} == {said}
     assert "–" in markdown(rows)
 
 
