@@ -24,6 +24,7 @@ class Alternate(Scheme):
         self.limit = min((s.limit for s in used if s.limit is not None), default=None)
         self.reach = None if None in reaches else max(reaches)
         self.prefix_consistent = all(s.prefix_consistent for s in used)
+        self.causal_only = next((s.causal_only for s in used if s.causal_only), None)
         self.notes = max(s.notes for s in used)
 
     def at(self, layer: int) -> Scheme:

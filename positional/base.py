@@ -26,10 +26,11 @@ class Shape:
     kv_heads: int
     layers: int
     train_length: int  # L0 of every formula: the longest input seen in training
+    key_size: int | None = None  # channels of a query and of a key. None: width / heads
 
     @property
     def head_dim(self) -> int:
-        return self.width // self.heads
+        return self.width // self.heads if self.key_size is None else self.key_size
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Positions:
 
     Packed documents, left padding, skipped or random positions and cached decoding differ only in what stands here.
     Causality follows the order of the tokens, not their positions: a token sees itself and the tokens before it.
+    In cross-attention (see `across`) the queries are no tokens, and may be more than there are of them.
     """
 
     ids: Tensor  # (B or 1, T) int64, the position of each token
@@ -46,6 +48,7 @@ class Positions:
     contiguous: bool = False  # known to go up by exactly one from token to token, in every row
     causal: bool = True
     segments: Tensor | None = None  # (B or 1, T); a token sees only tokens of its own segment. None: all are one
+    asking: Tensor | None = None  # (B or 1, Q) positions of queries that are no tokens; their segment is 0
     layer: int = 0  # which of the model's layers asks
     notes: Tensor | None = None  # (B, T, N) what the scheme noted of each token in this layer; see `Scheme.note`
     memo: dict = field(default_factory=dict, repr=False, compare=False)  # see `once`
@@ -55,6 +58,15 @@ class Positions:
         """Positions 0 … tokens-1, the same in every row; the last `queries` of them (default: all) ask."""
         ids = torch.arange(tokens, device=device)[None]
         return cls(ids, tokens if queries is None else queries, tokens, contiguous=True, causal=causal)
+
+    @classmethod
+    def across(cls, queries: Tensor, keys: Tensor, length: int, *, seen: Tensor | None = None) -> "Positions":
+        """Cross-attention: queries at (B or 1, Q) positions look at other tokens, at (B or 1, T) positions.
+
+        length: 1 + the largest position of both.   seen: (B or 1, T), False for tokens that are hidden, as padding is.
+        """
+        segments = None if seen is None else seen.long() - 1
+        return cls(keys, queries.shape[-1], length, causal=False, segments=segments, asking=queries)
 
     @property
     def tokens(self) -> int:
@@ -73,7 +85,11 @@ class Positions:
 
     @property
     def of_queries(self) -> Tensor:  # (B or 1, Q)
-        return self.ids[:, self.tokens - self.queries :]
+        return self.ids[:, self.tokens - self.queries :] if self.asking is None else self.asking
+
+    @property
+    def segments_of_queries(self) -> Tensor:  # (B or 1, Q), where there are segments
+        return self.segments[:, self.tokens - self.queries :] if self.asking is None else torch.zeros_like(self.asking)
 
     def renumbered(self, numbers: Tensor, length: int) -> "Positions":
         """The same tokens, those at position p now at numbers[row, p]. numbers: (B, length so far), below `length`."""
@@ -82,8 +98,7 @@ class Positions:
 
     def distance(self, b: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """How far key j lies behind query i: position of the query minus position of the key (negative: ahead)."""
-        b = row_of(self.ids, b)
-        return self.of_queries[b, i] - self.ids[b, j]
+        return self.of_queries[row_of(self.of_queries, b), i] - self.ids[row_of(self.ids, b), j]
 
     def once(self, key: Hashable, make: Callable[[], object]):
         """`make()`, computed for the first layer that asks and kept for the others of the same forward pass.
@@ -153,6 +168,7 @@ class Scheme(nn.Module):
     limit: int | None = None  # the longest input it can take, in tokens; None: any
     reach: int | None = None  # a token sees at most itself and the reach-1 before it: a cache may forget the others
     prefix_consistent: bool = True  # the output at a token depends on nothing after it, not even on how much follows
+    causal_only: str | None = None  # why it has no meaning where a token also sees those after it; None: it has
     notes: int = 0  # N, how many numbers it notes of a token in each layer
 
     def __init__(self, shape: Shape):

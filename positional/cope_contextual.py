@@ -14,6 +14,8 @@ class CopeContextual(Scheme):
     positions: how many vectors, for counts of 0 … positions-1; what counts more is as the last (paper: 64).
     """
 
+    causal_only = "it counts tokens from a key up to the query"
+
     def __init__(self, shape: Shape, *, positions: int = 64):
         super().__init__(shape)
         if positions < 2:

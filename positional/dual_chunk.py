@@ -17,6 +17,8 @@ class DualChunk(Rope):
     chunk: tokens, at most the train length; null: 3/4 of the train length, as in the paper.
     """
 
+    causal_only = "its chunks all lie behind the query"
+
     def __init__(self, shape: Shape, *, chunk: int | None = None, **rope: Any):
         super().__init__(shape, **rope)
         self.chunk = max(1, shape.train_length * 3 // 4) if chunk is None else chunk

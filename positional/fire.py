@@ -17,6 +17,8 @@ class Fire(Scheme):
     Each layer has an MLP (1 → 32 → heads), c and threshold of its own. The MLP has no last bias: softmax ignores it.
     """
 
+    causal_only = "a query's own position bounds the distances behind it alone, and the network has seen no others"
+
     def __init__(self, shape: Shape, *, threshold: float | None = None):
         super().__init__(shape)
         if threshold is not None and threshold <= 0:

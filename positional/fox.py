@@ -14,6 +14,8 @@ class Fox(Scheme):
     other encoding; `[rope, fox]` has both.
     """
 
+    causal_only = "a token's gate says how much is forgotten of what came before it"
+
     def __init__(self, shape: Shape):
         super().__init__(shape)
         self.notes = shape.heads

@@ -17,6 +17,8 @@ class LambdaMask(Rope):
     sinks: tokens; the paper finds 10 to 100 much alike.
     """
 
+    causal_only = "its near and far keys both lie behind the query"
+
     def __init__(self, shape: Shape, *, window: int | None = None, sinks: int = 10, **rope: Any):
         super().__init__(shape, **rope)
         self.window, self.sinks = shape.train_length if window is None else window, sinks

@@ -14,6 +14,8 @@ class LogN(Scheme):
     factor log n alone: Chiang and Cholak 2022, arXiv:2202.12172). It tells no order: `[rope, logn]` does.
     """
 
+    causal_only = "it takes a query to see as many tokens as lie up to it"
+
     def __init__(self, shape: Shape):
         super().__init__(shape)
         if shape.train_length < 2:

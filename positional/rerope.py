@@ -16,6 +16,8 @@ class ReRoPE(Rope):
     Su's are 1024, and leaky 512 with a leak of 16, for a train length of 4096. His code also scales queries by log n.
     """
 
+    causal_only = "its near and far keys both lie behind the query"
+
     def __init__(self, shape: Shape, *, window: int, leak: float | None = None, **rope: Any):
         super().__init__(shape, **rope)
         if not 1 <= window <= shape.train_length:

@@ -16,6 +16,8 @@ class SelfExtend(Rope):
     window: tokens, 1 to the train length (paper: a quarter of it).
     """
 
+    causal_only = "its near and far keys both lie behind the query"
+
     def __init__(self, shape: Shape, *, group: int, window: int, **rope: Any):
         super().__init__(shape, **rope)
         if group < 1 or not 1 <= window <= shape.train_length:

@@ -15,6 +15,8 @@ class SSMax(Scheme):
     large as without. The first token sees itself alone, with a score of 0. It tells no order: `[rope, ssmax]` does.
     """
 
+    causal_only = "it takes a query to see as many tokens as lie up to it"
+
     def __init__(self, shape: Shape):
         super().__init__(shape)
         if shape.train_length < 2:

@@ -21,6 +21,7 @@ class Stack(Scheme):
         self.limit = min((m.limit for m in members if m.limit is not None), default=None)
         self.reach = min((m.reach for m in members if m.reach is not None), default=None)
         self.prefix_consistent = all(m.prefix_consistent for m in members)
+        self.causal_only = next((m.causal_only for m in members if m.causal_only), None)
         self.notes = sum(m.notes for m in members)
         refuse_disorder(members)
         self.refuse_clashes()

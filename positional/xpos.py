@@ -20,6 +20,8 @@ class XPos(Rope):
     positions: it keeps both small, and may move from call to call, as keys are cached without it.
     """
 
+    causal_only = "a score shrinks with the distance behind, and grows without bound with the distance ahead"
+
     def __init__(self, shape: Shape, *, scale_base: float = 512.0, **rope: Any):
         super().__init__(shape, **rope)
         least = shape.train_length / span(1.0, torch.float32)

@@ -65,6 +65,27 @@ LAYOUTS = {
 }
 
 
+def across(queries: int, seen: Tensor | None = None) -> Positions:
+    """Queries at positions of their own, 3 apart, on T tokens of another text."""
+    return Positions.across(3 * torch.arange(queries)[None], torch.arange(T)[None], 3 * queries + T, seen=seen)
+
+
+def half_hidden() -> Positions:
+    """Row 1 has 7 places of padding at its end, as the shorter of two sources has."""
+    seen = torch.ones(B, T, dtype=torch.int64)
+    seen[1, -7:] = 0
+    return across(T + 5, seen)
+
+
+CROSS = {
+    "one query across": lambda: across(1),
+    "fewer queries across": lambda: across(5),
+    "more queries across": lambda: across(T + 5),
+    "padded keys": half_hidden,
+}
+"""Cross-attention: the queries are no tokens."""
+
+
 def at_pair_bias(b, h, i, j):
     return 0.3 * b - 0.2 * h + torch.sin(i * 1.7 + j)
 

@@ -29,13 +29,15 @@ def attend(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """softmax(q·k/√D + what `scores` says) · v, over the keys that each query may see; zero where it sees none.
 
-    q: (B, H, Q, D), the queries of the last Q tokens.   k, v: (B, G, T, D) with G dividing H.   Returns (B, H, Q, D).
+    q: (B, H, Q, D), the queries of the last Q tokens, or of none (see `Positions.across`).   k, v: (B, G, T, D) with G
+    dividing H; values may have another size than keys, and the output has it.   Returns (B, H, Q, D).
     backend: `auto` or one of `BACKENDS`.   lse: return also the (B, H, Q) fp32 log-sum-exp of each query's scores.
     Raises LabError when the shapes do not fit, when the backend asked for cannot run this scheme exactly, or when
     memory does not suffice.
     """
     q, k, v = (in_autocast(x) for x in (q, k, v))
     fits(q, k, v, pos)
+    refuse_uncounted(scores, pos)
     name = choose(scores, q, k, pos, backend, lse)
     try:
         return BACKENDS[name].attend(q, k, v, scores, pos, lse)
@@ -120,7 +122,7 @@ def described(scores: Scores, q: Tensor, k: Tensor) -> str:
 
 def fits(q: Tensor, k: Tensor, v: Tensor, pos: Positions) -> None:
     heads, kv_heads, queries, tokens = q.shape[1], k.shape[1], q.shape[2], k.shape[2]
-    if queries > tokens:
+    if queries > tokens and pos.asking is None:
         raise LabError(f"{queries} queries on {tokens} keys: queries are the last of the tokens, so at most as many")
     if heads % kv_heads or v.shape[:3] != k.shape[:3]:
         raise LabError(f"{heads} query heads cannot share keys {tuple(k.shape)} and values {tuple(v.shape)}")
@@ -134,4 +136,13 @@ def fits(q: Tensor, k: Tensor, v: Tensor, pos: Positions) -> None:
     if (pos.queries, pos.tokens) != (queries, tokens):
         raise LabError(
             f"positions are for {pos.queries} queries on {pos.tokens} tokens, attention got {queries} on {tokens}"
+        )
+
+
+def refuse_uncounted(scores: Scores, pos: Positions) -> None:
+    """Words that count the tokens between a key and a query say nothing where the query is no token."""
+    if pos.asking is not None and (counting := sorted(scores.needs & {"window", "sinks", "beyond", "decay"})):
+        raise LabError(
+            f"cross-attention has no {', '.join(counting)}: they count the tokens between a key and its query, "
+            "which is here none of them"
         )

@@ -59,6 +59,6 @@ def visible(scores: Scores, pos: Positions, b: Tensor, h: Tensor, i: Tensor, j: 
     if scores.beyond is not None:
         seen = seen & (behind >= scores.beyond)
     if pos.segments is not None:
-        row = row_of(pos.segments, b)
-        seen = seen & (pos.segments[row, i + (pos.tokens - pos.queries)] == pos.segments[row, j])
+        mine = pos.segments_of_queries
+        seen = seen & (mine[row_of(mine, b), i] == pos.segments[row_of(pos.segments, b), j])
     return seen if scores.keep is None else seen & scores.keep(b, h, i, j)

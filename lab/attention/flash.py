@@ -68,7 +68,7 @@ def refuses(scores: Scores, q: Tensor, k: Tensor, pos: Positions, lse: bool, nat
     if lse and torch.is_grad_enabled() and (q.requires_grad or k.requires_grad):
         return "returns a log-sum-exp without its gradient"
     if pos.segments is not None:
-        if pos.queries != pos.tokens or scores.beyond is not None:
+        if pos.queries != pos.tokens or pos.asking is not None or scores.beyond is not None:
             return "takes padded or packed tokens only where all of them ask, and without `beyond`"
         if not together(pos):
             return "takes segments only of tokens that follow one another"
@@ -121,7 +121,7 @@ def reach(scores: Scores, pos: Positions) -> tuple[int, int, int | None]:
     `beyond` is causality that ends earlier: without the last keys, and the queries this leaves with none.
     """
     gap, window = scores.beyond or 0, scores.window
-    first = max(0, gap - (pos.tokens - pos.queries))
+    first = max(0, gap - (pos.tokens - pos.queries)) if gap else 0
     return first, pos.tokens - gap, None if window is None else max(0, window - gap)
 
 
@@ -170,7 +170,7 @@ def runs(segments: Tensor) -> Tensor:
 
 def by_index(slopes: Tensor, pos: Positions) -> bool:
     """Whether a kernel that takes indices for positions, and slopes for constants, is right to."""
-    if slopes.requires_grad and torch.is_grad_enabled():
+    if pos.asking is not None or (slopes.requires_grad and torch.is_grad_enabled()):
         return False
     return pos.contiguous or pos.once("by index", lambda: bool(steps(pos.ids, pos.segments).all()))
 

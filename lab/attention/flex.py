@@ -127,6 +127,9 @@ def bias_of(scores: Scores, pos: Positions, heads: int) -> Callable | None:
 def distance_of(pos: Positions) -> Callable:
     """(b, i, j) -> position of the query minus position of the key."""
     ids, ahead = pos.ids, offset(pos)
+    if pos.asking is not None:
+        asking, one = pos.asking, [len(x) == 1 for x in (pos.asking, ids)]
+        return lambda b, i, j: asking[b * 0 if one[0] else b, i] - ids[b * 0 if one[1] else b, j]
     if pos.contiguous:
         return lambda b, i, j: i + ahead - j
     if len(ids) == 1:
@@ -151,6 +154,7 @@ def sees(scores: Scores, pos: Positions) -> Callable:
     """(b, h, i, j) -> whether the query sees the key."""
     window, sinks, keep, segments, ahead = scores.window, scores.sinks, scores.keep, pos.segments, offset(pos)
     ids, shared, alike = pos.ids, segments is not None and len(segments) == 1, len(pos.ids) == 1
+    across = pos.asking is not None
     nearest = 0 if pos.causal else -FAR if window is None else 1 - window
     if scores.beyond is not None:
         nearest = max(nearest, scores.beyond)
@@ -165,7 +169,7 @@ def sees(scores: Scores, pos: Positions) -> Callable:
             seen = seen & near
         if segments is not None:
             row = b * 0 if shared else b
-            seen = seen & (segments[row, i + ahead] == segments[row, j])
+            seen = seen & ((0 if across else segments[row, i + ahead]) == segments[row, j])
         return seen if keep is None else seen & keep(b, h, i, j)
 
     return mask_mod
