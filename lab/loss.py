@@ -9,14 +9,18 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 
-def loss_sum(head: Callable[[Tensor], Tensor], hidden: Tensor, targets: Tensor, *, rows: int) -> tuple[Tensor, Tensor]:
+def loss_sum(
+    head: Callable[[Tensor], Tensor], hidden: Tensor, targets: Tensor, *, rows: int, smoothing: float = 0.0
+) -> tuple[Tensor, Tensor]:
     """Sum of the fp32 losses of (N, C) hidden states at (N,) targets, -100 for none, and how many targets there are.
 
     head: (n, C) -> (n, V) logits.   rows: the most that are made at once.
+    smoothing: how much of each target is spread evenly over the vocabulary (Szegedy et al. 2015, arXiv:1512.00567).
     """
 
     def of_chunk(h: Tensor, t: Tensor) -> Tensor:
-        return F.cross_entropy(head(h).float(), t, ignore_index=-100, reduction="sum")
+        logits = head(h).float()
+        return F.cross_entropy(logits, t, ignore_index=-100, reduction="sum", label_smoothing=smoothing)
 
     chunks = list(zip(hidden.split(rows), targets.split(rows), strict=True))
     if len(chunks) == 1:
