@@ -1,4 +1,4 @@
-"""Algorithmic problems: seven families, each a way to write the problem of a size that some numbers stand for."""
+"""Algorithmic problems: eight families, each a way to write the problem of a size that some numbers stand for."""
 
 # N problems · S size · K numbers a problem
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval import EvalError
+from eval.spelled import DIGITS, longest, spelled
 
 Written = tuple[list[bytes], list[bytes]]  # problems, answers
 LETTERS = np.frombuffer(string.ascii_lowercase.encode(), np.uint8)
@@ -28,6 +29,7 @@ class Task:
     longest: Callable[[int], int]  # bytes of the longest problem of this size with its answer
     write: Callable[[NDArray, int], Written]  # (N, K) numbers, size -> problems and answers
     limit: int | None = None  # the largest size there is
+    why: str = ""  # that is the largest
 
 
 def rows(text: NDArray) -> list[bytes]:
@@ -130,6 +132,13 @@ def sign(minus: NDArray) -> NDArray:
     return np.where(minus, ord("-"), ord("+")).astype(np.uint8)
 
 
+def write_words(drawn: NDArray, size: int) -> Written:
+    """The digits of a number, the first not 0 unless it is the only one; its name in English."""
+    values = drawn + (np.arange(size) == 0) * (size > 1)
+    numbers = ["".join(map(str, line)) for line in values.tolist()]
+    return [number.encode() for number in numbers], [spelled(int(number)).encode() for number in numbers]
+
+
 def items(largest: int, values: int, write: Callable, answer: Callable[[int], int], unit: str) -> Task:
     """A task whose problem is S items of so many values."""
     return Task(unit, largest, lambda s: [values] * s, lambda s: values**s, lambda s: s + answer(s), write)
@@ -152,6 +161,17 @@ TASKS = {
         lambda s: 5 * s + 2,
         write_lego,
         limit=len(NAMES),
+        why="as many as there are letters for variables",
+    ),
+    "words": Task(
+        "digits",
+        4,
+        lambda s: [9 if s > 1 else 10, *[10] * (s - 1)],
+        lambda s: 9 * 10 ** (s - 1) if s > 1 else 10,
+        lambda s: s + longest(s),
+        write_words,
+        limit=DIGITS,
+        why="as far as numbers are named here",
     ),
 }
 
@@ -162,6 +182,6 @@ def task_of(name: str, size: int | None = None) -> Task:
         raise EvalError(f"no algorithmic task `{name}`; there are {', '.join(TASKS)}")
     task = TASKS[name]
     if size is not None and not (size >= 1 and (task.limit is None or size <= task.limit)):
-        most = f" to {task.limit}, as many as there are letters for variables" if task.limit else " on"
+        most = f" to {task.limit}, {task.why}" if task.limit else " on"
         raise EvalError(f"{name} has no problem of {size} {task.unit}: a size is a whole number from 1{most}")
     return task
