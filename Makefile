@@ -22,7 +22,7 @@ test-oldest:
 	test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
 	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check $(CPU) "transformers==5.17.0" -e ".[test]"
 	OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest -n 2 --dist loadfile -m "not slow" \
-		tests/test_cache.py tests/test_generate.py tests/test_model.py tests/test_eval_*.py tests/test_adopt.py \
+		tests/test_cache.py tests/test_generate.py tests/test_model.py tests/test_seq2seq.py tests/test_eval_*.py tests/test_adopt.py \
 		tests/test_rope_*.py tests/test_export*.py tests/test_extend.py
 
 lint: $(READY)

@@ -1,4 +1,4 @@
-"""The command line: lab train, eval, compare, rank, lm-eval, extend, finetune, generate, schemes, check, doctor …"""
+"""The command line: lab train, eval, compare, complexity, rank, lm-eval, extend, finetune, generate, translate …"""
 
 import sys
 from pathlib import Path
@@ -259,6 +259,22 @@ def generate(
 
     generate(which, prompt, write, tokens=tokens, temperature=temperature, top_k=top_k, seed=seed, scheme=scheme)
     print()
+
+
+@app.command()
+def translate(
+    run: Annotated[Path, typer.Argument(help="The folder of a trained encoder–decoder: runs/reverse")],
+    sources: Annotated[list[str], typer.Argument(help="What to translate, or the problems to answer.")],
+    beams: Annotated[int, typer.Option(min=1, help="1: always the likeliest token.")] = 1,
+    length_penalty: Annotated[float, typer.Option(help="Of beams: higher favours longer answers.")] = 0.6,
+) -> None:
+    """What a trained encoder–decoder writes for each source."""
+    from lab.config import of_run
+    from lab.translate import translate
+
+    over = [f"eval.beams={beams}", f"eval.length_penalty={length_penalty}"]
+    for line in translate(of_run(run, over), sources):
+        print(line)
 
 
 Kind = Annotated[str, typer.Argument(help="A kind, ./mine.py, ./mine.py:Name, or the same as YAML; a list stacks.")]

@@ -10,18 +10,16 @@ from safetensors import safe_open
 
 from eval.jsonl import lines as lines_in
 from lab import LabError
-from lab.evaluate import kept, outcomes
+from lab.evaluate import kept
 from lab.figure import by_size, figures
 from lab.joint import joint_rows, lines_of, reach_rows, verdicts
 from lab.joint import notes as cautions_of
-from lab.mixers import beside
 from lab.outcome import Outcome
 from lab.rows import Row, read, write
-from lab.settings import Mixers, Run, Trained
+from lab.settings import Run
 from lab.table import markdown
 from lab.track import Track, publish
 from lab.train import accelerator_for, train
-from positional.build import names_of, with_options
 
 
 def compare(run: Run) -> Path:
@@ -73,7 +71,7 @@ def train_and_measure(
     """Train and measure one line, and show the tracker what differs from `before`."""
     track = Track(part, accelerator, group=group)
     train(part, accelerator, track)
-    came = list(outcomes(part, accelerator, name))
+    came = list(part.subject.outcomes(part, accelerator, name))
     rows = [row for outcome in came for row in kept(outcome.rows(part), part, accelerator)]
     if rows != before:
         publish(rows, part, accelerator, group=group, track=track)
@@ -91,37 +89,19 @@ def parts_of(run: Run) -> list[tuple[str, Run]]:
                     "name": f"{re.sub(r'[^A-Za-z0-9._+-]+', '-', name)}-seed{seed}",
                     "folder": str(run.path),
                     "seed": seed,
-                    "model": run.model.model_copy(update={"positional": line.train, "mixer": mixer_of(run, line)}),
+                    "model": run.with_line(line),
                     "eval": run.eval.model_copy(update={"swap": [*run.eval.swap, *line.swap]}),
                 }
             ),
         )
         for seed in run.compare.seeds
-        for line, name in zip(lines, names_of_lines(lines), strict=True)
-    ]
-
-
-def mixer_of(run: Run, line: Trained) -> Mixers:
-    return run.model.mixer if line.mixer is None else line.mixer
-
-
-def names_of_lines(lines: list[Trained]) -> list[str]:
-    """The encoding of each; the mixer of a line that names one, and its encoding behind it where it has any."""
-    encodings = iter(names_of([line.train for line in lines if line.mixer is None]))
-    names = []
-    for line in lines:
-        if line.mixer is None:
-            names.append(next(encodings))
-        else:
-            names.append(beside(line.mixer, with_options(line.train)))
-    return [
-        name if name not in names[:at] else f"{name} ({names[:at].count(name) + 1})" for at, name in enumerate(names)
+        for line, name in zip(lines, run.names_of_lines(lines), strict=True)
     ]
 
 
 def costs(parts: list[tuple[str, Run]]) -> list[str]:
     """Sizes and speeds of training, where mixers are compared. No rows: a speed is of one day on one machine."""
-    if len({json.dumps(part.model.mixer) for _, part in parts}) < 2:
+    if len({json.dumps(getattr(part.model, "mixer", None)) for _, part in parts}) < 2:
         return []
     said = []
     for name, part in parts:

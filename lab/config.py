@@ -11,7 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from lab import LabError
-from lab.settings import Run, Settings
+from lab.settings import Run, Settings, Training
 
 Kind = typing.TypeVar("Kind", bound=Settings)
 
@@ -30,7 +30,16 @@ def read(path: str | Path, overrides: list[str] = ()) -> Run:
 
     Raises LabError listing every mistake at once.
     """
-    return checked(merged(tree(Path(path)), parsed(overrides)), Path(path), overrides)
+    values = merged(tree(Path(path)), parsed(overrides))
+    return checked(values, Path(path), overrides, kind_of(values))
+
+
+def kind_of(values: dict) -> type[Training]:
+    """Whose settings these are: a model with an encoder and a decoder has others."""
+    from lab.seq2seq_settings import Translation
+
+    model = values.get("model")
+    return Translation if isinstance(model, dict) and {"encoder", "decoder"} & model.keys() else Run
 
 
 def of_run(folder: Path, over: list[str] = ()) -> Run:
@@ -54,10 +63,16 @@ def of_run(folder: Path, over: list[str] = ()) -> Run:
         )
     if not folder.name:  # "." and ".."
         folder = folder.resolve()
+    values = {**values, "model": with_own_code(values["model"], folder)}
+    return checked({**values, "folder": str(folder.parent), "name": folder.name}, path, over, kind_of(values))
+
+
+def with_own_code(model: dict, folder: Path) -> dict:
+    """A model's settings with the source of each encoding looked for in the run's folder first."""
     from positional.build import moved
 
-    model = {**values["model"], "positional": moved(values["model"]["positional"], folder)}
-    return checked({**values, "model": model, "folder": str(folder.parent), "name": folder.name}, path, over)
+    found = {key: with_own_code(value, folder) for key, value in model.items() if isinstance(value, dict)}
+    return model | found | {key: moved(model[key], folder) for key in {"positional"} & model.keys()}
 
 
 SIZES = "width", "heads", "kv_heads"

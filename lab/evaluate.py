@@ -36,7 +36,7 @@ from positional.build import moved, names_of, sources, with_options
 def evaluate(run: Run, accelerator: Accelerator, trained_as: str | None = None, **how: Any) -> Iterator[Row]:
     """Rows of a trained run; each is in the run's rows.jsonl before it is yielded. how: see `outcomes`."""
     came = []
-    for outcome in outcomes(run, accelerator, trained_as, **how):
+    for outcome in run.subject.outcomes(run, accelerator, trained_as, **how):
         came.append(outcome)
         yield from kept(outcome.rows(run), run, accelerator)
     yield from kept(reach_rows(run.name, came, run.train.length), run, accelerator)

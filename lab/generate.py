@@ -33,6 +33,8 @@ def generate(
     scheme: an encoding to put into the model, as in `spec_of`.
     Raises LabError for a run that is not trained, a prompt that is empty or too long, a scheme that needs training.
     """
+    if not isinstance(run, Run):
+        raise LabError(f"{run.path} is an encoder–decoder: `lab translate {run.path} TEXT`", code=2)
     quiet()
     torch.set_flush_denormal(True)  # weights of far keys underflow; on a CPU each would cost a hundred normal ones
     model = trained_model(run).to("cuda" if torch.cuda.is_available() else "cpu")

@@ -80,11 +80,12 @@ class Train(Settings):
     accumulate: int = Field(1, gt=0)
     steps: int = Field(1000, gt=0)
     lr: float = Field(3e-3, gt=0)
-    schedule: Literal["cosine", "stable"] = "cosine"
+    schedule: Literal["cosine", "stable", "inverse-sqrt"] = "cosine"
     warmup: int = Field(50, ge=0)
     decay: float = Field(0.2, gt=0, le=1)
     floor: float = Field(0.1, ge=0, le=1)
     betas: tuple[float, float] = Field((0.9, 0.95), strict=False)
+    eps: float = Field(1e-8, gt=0)
     weight_decay: float = Field(0.1, ge=0)
     clip: float = Field(1.0, gt=0)
     precision: Literal["auto", "fp32", "bf16"] = "auto"
@@ -161,6 +162,13 @@ class Training(Settings):
 
         return [] if self.model.positional is None else sources(self.model.positional)
 
+    @property
+    def subject(self) -> Any:
+        """What is trained and measured, a `lab.subject.Subject`."""
+        from lab.subject import Subject
+
+        return Subject()
+
 
 class Run(Training):
     """Everything that a run is made of; `configs/base.yaml` says what each setting means."""
@@ -174,6 +182,17 @@ class Run(Training):
         if problems := cross_checks(self):
             raise ValueError("\n".join(problems))
         return self
+
+    def names_of_lines(self, lines: list[Trained]) -> list[str]:
+        """What tables call each line of a comparison, all different."""
+        from lab.mixers import names_of_lines
+
+        return names_of_lines(lines)
+
+    def with_line(self, line: Trained) -> Model:
+        """The model's settings with what a line of a comparison says of them."""
+        mixer = self.model.mixer if line.mixer is None else line.mixer
+        return self.model.model_copy(update={"positional": line.train, "mixer": mixer})
 
 
 def cross_checks(run: Run) -> list[str]:

@@ -6,6 +6,7 @@ from statistics import fmean
 from lab.rows import Row
 
 Cells = dict[tuple[str, str], dict[int, list[Row]]]
+METRICS = {"nats": "nats per token", "exact": "share of exact answers", "bleu": "BLEU", "chrf": "chrF"}
 
 
 def cells(rows: list[Row], probe: str = "perplexity", metric: str = "nats") -> Cells:
@@ -44,7 +45,7 @@ def tables(rows: list[Row]) -> list[tuple[str, str]]:
     """Probe and metric of each table: perplexity, what else has a loss for each context length, and tasks."""
     if any(row.probe.startswith("algorithmic") for row in rows):
         return [("algorithmic", "exact")]
-    found = dict.fromkeys((row.probe, row.metric) for row in rows if row.metric in ("nats", "exact"))
+    found = dict.fromkeys((row.probe, row.metric) for row in rows if row.metric in METRICS)
     reach = [("reach", "")] if any(row.probe == "reach" for row in rows) else []
     return [one for one in found if one[0] not in ("position", "gain", "copyable")] + reach
 
@@ -59,11 +60,18 @@ def layout(rows: list[Row], train_length: int, probe: str, metric: str) -> tuple
         return of_reach(rows)
     table = cells(rows, probe, metric)
     lengths = sorted({length for line in table.values() for length in line})
-    what = "nats per token" if metric == "nats" else "share of exact answers"
+    what = METRICS[metric]
     what = what if probe == "perplexity" else f"{probe}, {what}"
     header = [what, *(f"{n} ({n / train_length:g}×)" for n in lengths)]
     body = [[label(*key), *(cell(line[n]) for n in lengths)] for key, line in table.items()]
-    return header, body, footnotes(rows, probe) if metric == "nats" else of_answers(rows, probe)
+    return header, body, notes_of(rows, probe, metric)
+
+
+def notes_of(rows: list[Row], probe: str, metric: str) -> list[str]:
+    if metric in ("nats", "exact"):
+        return footnotes(rows, probe) if metric == "nats" else of_answers(rows, probe)
+    counts = {row.count for row in rows if (row.probe, row.metric) == (probe, metric) and row.value is not None}
+    return [f"{', '.join(map(str, sorted(counts)))} sentences, whole, by sacrebleu."]
 
 
 def of_reach(rows: list[Row]) -> tuple[list[str], list[list[str]], list[str]]:

@@ -11,17 +11,17 @@ from pathlib import Path
 import numpy as np
 import torch
 from accelerate import Accelerator
-from torch import Tensor, nn
+from torch import Tensor
 
 from eval.jsonl import append, lines, overwrite
-from lab import LabError, algorithmic, checkpoint
+from lab import LabError, checkpoint
 from lab.claim import claim, record
-from lab.data import Corpus, batch, corpus, packed
-from lab.mix import Mix
-from lab.model import LabConfig, LabModel
+from lab.data import Corpus
+from lab.mix import Call
 from lab.optim import optimizer, rate
 from lab.progress import progress, quiet
-from lab.settings import Run, Training
+from lab.settings import Training
+from lab.subject import Names, Subject
 from lab.track import Track, log_with
 
 
@@ -42,66 +42,12 @@ def accelerator_for(run: Training) -> Accelerator:
     )
 
 
-def model_for(run: Run, text: Corpus) -> LabModel:
-    """A new model with this run's first weights: a function of the seed, and the same for every encoding."""
-    m = run.model
-    torch.manual_seed(run.seed)
-    return LabModel(
-        LabConfig(
-            vocab_size=text.meta["vocab_size"],
-            eos_token_id=text.meta["eos"],
-            width=m.width,
-            layers=m.layers,
-            heads=m.heads,
-            kv_heads=m.kv_heads,
-            hidden=m.hidden,
-            qk_norm=m.qk_norm,
-            tie_word_embeddings=m.tie,
-            attention=m.attention,
-            positional=m.positional,
-            mixer=m.mixer,
-            train_length=run.train.length,
-        )
-    )
-
-
-class Subject:
-    """What is trained, and all in which one differs from another. This one is a new model of the lab."""
-
-    around = False
-    """Whether its held-out losses are taken before the first step and after the last."""
-
-    def model(self, run: Run, text: Corpus, accelerator: Accelerator) -> nn.Module:
-        """What the loop calls: model(**arrays of the batch, num_items_in_batch=count).loss."""
-        return model_for(run, text)
-
-    def held_out(self, run: Run, accelerator: Accelerator, model: nn.Module, text: Corpus) -> dict[str, float]:
-        """The mean loss at 1, 2 and 4 training lengths on the same tokens of a few held-out documents.
-
-        Where problems are trained on: the share of a few test problems that is answered, at 1 and 2 times the largest
-        size.
-        """
-        from lab.evaluate import held_out
-
-        inner = accelerator.unwrap_model(model)
-        if run.data.source == "algorithmic":
-            return algorithmic.progress(inner, run)
-        return held_out(inner, text, run.train.length, accelerator)
-
-    def save(self, run: Run, accelerator: Accelerator, model: nn.Module) -> None:
-        """Make `run.path / "model"`, whole or not at all."""
-        state, final = accelerator.get_state_dict(model), run.path / "model"
-        with checkpoint.replacing(final, main=accelerator.is_main_process, meet=accelerator.wait_for_everyone) as side:
-            inner = accelerator.unwrap_model(model)
-            inner.save_pretrained(side, is_main_process=accelerator.is_main_process, state_dict=state)
-
-
 def train(
     run: Training, accelerator: Accelerator | None = None, track: Track | None = None, subject: Subject | None = None
 ) -> Path:
     """Train, or go on with, the run in `run.path`; returns the folder of the model.
 
-    subject: what is trained; default: a new model.
+    subject: what is trained; default: what the settings are of.
     Raises LabError for a folder of another run, a batch that cannot be shared out, a loss that is not finite, a full
     disk, or after a signal, when all is saved.
     """
@@ -110,16 +56,10 @@ def train(
     if final.exists():
         return final
     accelerator = accelerator or accelerator_for(run)
-    share = accelerator.num_processes * run.train.accumulate
-    if run.train.batch % share:
-        raise LabError(
-            f"train.batch {run.train.batch} cannot be shared by {accelerator.num_processes} processes × "
-            f"{run.train.accumulate} accumulated parts: make it a multiple of {share}",
-            code=2,
-        )
+    subject = subject or run.subject
+    subject.refuse(run, accelerator.num_processes)
     with accelerator.main_process_first():
-        text = corpus(run.data)
-    subject = subject or Subject()
+        text = subject.text(run)
     model = subject.model(run, text, accelerator)
     record(run, text, accelerator)
     model, adam = accelerator.prepare(model, optimizer(model, run.train))
@@ -138,8 +78,9 @@ def steps(
 ) -> None:
     """The loop: from `step` to the last, saving on the way."""
     main, settings = accelerator.is_main_process, run.train
-    log, saved, mix = run.path / "train.jsonl", step, Mix(run, text.train)
-    total, tokens = settings.steps, settings.batch * settings.length
+    log, saved = run.path / "train.jsonl", step
+    drawn = subject.batches(run, text, accelerator.num_processes * settings.accumulate)
+    total, tokens = settings.steps, subject.tokens(run)
 
     def noted(metrics: dict[str, float]) -> None:
         if main:
@@ -161,7 +102,9 @@ def steps(
     with interruptible() as signalled, progress(run.name, total, done=step, show=main) as bar:
         while step < total:
             lr = rate(step, settings)
-            loss, norm = one_step(run, accelerator, model, adam, text, mix, step, lr, saved)
+            call, names = drawn(step)
+            count = int((call[subject.targets] >= 0).sum())
+            loss, norm = one_step(run, accelerator, model, adam, call, names, count, step, lr, saved)
             step += 1
             speed = tokens * (step - since) / (time.perf_counter() - begun)
             bar.advance(1, f"loss {loss:.3f} · {speed:,.0f} tokens/s")
@@ -181,20 +124,15 @@ def steps(
 
 
 def one_step(
-    run, accelerator, model, adam, text: Corpus, mix: Mix, step: int, lr: float, saved: int
+    run, accelerator, model, adam, call: Call, names: Names, targets: int, step: int, lr: float, saved: int
 ) -> tuple[float, float]:
-    """One update; returns the mean loss over all processes and the norm of the gradient before clipping."""
+    """One update; returns the mean loss over all processes and the norm of the gradient before clipping.
+
+    targets: how many tokens of the whole batch are to be predicted.
+    """
     settings, world = run.train, accelerator.num_processes
-    draw = algorithmic.batch if run.data.source == "algorithmic" else batch
-    ids, offsets = draw(text.train, length=settings.length, size=settings.batch, seed=run.seed, step=step)
-    call = {"input_ids": ids[:, :-1], "shift_labels": ids[:, 1:]}
-    if run.data.source == "algorithmic":
-        call["shift_labels"] = algorithmic.answers(ids)
-    elif run.data.packing == "documents":
-        call |= packed(text.train, ids, offsets)
-    call = mix.into(call, step)
     # Of the whole batch: processes and parts, whose mean is taken below, may have different numbers of targets.
-    count = int((call["shift_labels"] >= 0).sum()) / (world * settings.accumulate)
+    count = targets / (world * settings.accumulate)
     mine = slice(accelerator.process_index, None, world)
     parts = in_parts({name: x[mine] for name, x in call.items()}, settings.accumulate, accelerator.device)
     for group in adam.param_groups:
@@ -212,8 +150,7 @@ def one_step(
                 norm = float(accelerator.clip_grad_norm_(model.parameters(), settings.clip))
                 # Before the update, which would spoil the weights.
                 if not (math.isfinite(mean) and math.isfinite(norm)):
-                    documents = text.train.at(offsets[mine], settings.length)
-                    raise LabError(not_finite(run, step, mean, norm, documents, saved))
+                    raise LabError(not_finite(run, step, mean, norm, names(mine), saved))
             adam.step()
             adam.zero_grad()
     return mean, norm

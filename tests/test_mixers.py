@@ -14,7 +14,7 @@ from transformers.cache_utils import DynamicCache
 
 from lab import LabError
 from lab.cache import NAME
-from lab.compare import compare, names_of_lines, parts_of
+from lab.compare import compare, parts_of
 from lab.mixers import build, by_layer, name_of
 from lab.mixers.base import fitting
 from lab.model import LabConfig, LabModel, swap
@@ -387,7 +387,7 @@ def test_lines_of_a_comparison_are_named_by_what_differs(folder):
         "{train: nope, mixer: {kind: convolution, kernel: 2}}",
     ]
     run = tiny(folder, f"compare.runs=[{', '.join(runs)}]")
-    assert names_of_lines(run.compare.runs) == [
+    assert run.names_of_lines(run.compare.runs) == [
         "rope",
         "attention rope",
         "lstm",

@@ -14,6 +14,7 @@ from accelerate import Accelerator
 from tiny_runs import equal, kill, launch, logged, start, tiny, wait_for_lines, weights
 
 import lab.claim
+import lab.subject
 import lab.train
 from lab import LabError, checkpoint
 from lab.config import of_run, read
@@ -158,7 +159,7 @@ def test_the_loss_falls(long):
 def test_the_logged_loss_is_that_of_the_batch_before_its_update(whole):
     text = corpus(whole.data)
     ids, _ = batch(text.train, length=16, size=4, seed=0, step=0)
-    first = lab.train.model_for(whole, text)
+    first = lab.subject.model_for(whole, text)
     ids = torch.from_numpy(ids)
     loss = first(ids[:, :-1], shift_labels=ids[:, 1:]).loss.item()
     assert logged(whole)[0]["loss"] == pytest.approx(loss, rel=1e-6)
@@ -207,7 +208,7 @@ def test_training_twice_gives_the_same_weights_and_another_seed_others(folder, w
 def test_encodings_start_from_the_same_weights_and_see_the_same_batches(folder):
     text = corpus(tiny(folder).data)
     starts = [
-        lab.train.model_for(tiny(folder, f"model.positional={kind}"), text).state_dict()
+        lab.subject.model_for(tiny(folder, f"model.positional={kind}"), text).state_dict()
         for kind in ("rope", "learned", "relative", "nope")
     ]
     for name, value in starts[-1].items():
@@ -216,7 +217,7 @@ def test_encodings_start_from_the_same_weights_and_see_the_same_batches(folder):
 
 def test_a_finished_run_returns_at_once(whole, monkeypatch):
     before = {path: path.stat().st_mtime_ns for path in whole.path.rglob("*")}
-    monkeypatch.setattr(lab.train, "corpus", lambda _: pytest.fail("read the corpus"))
+    monkeypatch.setattr(lab.subject, "corpus", lambda _: pytest.fail("read the corpus"))
     assert train(whole) == whole.path / "model"
     assert {path: path.stat().st_mtime_ns for path in whole.path.rglob("*")} == before
 

@@ -96,7 +96,7 @@ def obstacle(backend: str, scores: Scores, q: Tensor, k: Tensor, pos: Positions,
 
 def in_autocast(x: Tensor) -> Tensor:
     """As torch's own attention does; a backend must know the dtype it runs in before it splits positions by it."""
-    if x.dtype == torch.float64 or not torch.is_autocast_enabled(x.device.type):
+    if x.dtype == torch.float64 or x.is_meta or not torch.is_autocast_enabled(x.device.type):
         return x
     return x.to(torch.get_autocast_dtype(x.device.type))
 

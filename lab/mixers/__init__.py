@@ -1,6 +1,7 @@
 """What mixes the tokens of a layer: attention, or a file of this folder, which reads them from first to last."""
 
 import difflib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,9 @@ from lab.mixers.convolution import Convolution
 from lab.mixers.gru import GRU
 from lab.mixers.lstm import LSTM
 from lab.mixers.windowed import Windowed
+from lab.settings import Trained
 from positional import Scheme, SchemeError, Shape
+from positional.build import names_of, with_options
 from positional.options import checked
 from positional.stack import acts
 from positional.window import Window
@@ -119,3 +122,12 @@ def name_of(spec: Spec) -> str:
 def beside(spec: Spec, encoding: str) -> str:
     """What tables call a mixer and an encoding together."""
     return name_of(spec) if encoding == "nope" else f"{name_of(spec)} {encoding}"
+
+
+def names_of_lines(lines: Sequence[Trained]) -> list[str]:
+    """The encoding of each; the mixer of a line that names one, and its encoding behind it where it has any."""
+    encodings = iter(names_of([line.train for line in lines if line.mixer is None]))
+    names = [next(encodings) if line.mixer is None else beside(line.mixer, with_options(line.train)) for line in lines]
+    return [
+        name if name not in names[:at] else f"{name} ({names[:at].count(name) + 1})" for at, name in enumerate(names)
+    ]
