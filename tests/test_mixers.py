@@ -421,7 +421,7 @@ def test_the_papers_comparison_has_models_of_equal_size():
     from tiny_runs import ROOT
 
     from lab.config import read as read_config
-    from lab.train import model_for
+    from lab.subject import model_for
 
     class Bytes:
         meta = {"vocab_size": 256, "eos": 0}
