@@ -81,6 +81,7 @@ def facts(spec: Spec, scheme: Scheme) -> dict[str, str]:
         "prefix-consistent": consistency(scheme),
         "longest input": "any" if scheme.limit is None else f"{scheme.limit} tokens",
         "sees": seen(scheme),
+        "in an encoder": f"no: {scheme.causal_only}" if scheme.causal_only else "yes",
         "learned numbers": learned(scheme),
         "notes": f"{scheme.notes} numbers of each token in each layer, kept in the cache" if scheme.notes else "none",
         "backends": backends(scheme, said),

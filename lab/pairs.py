@@ -77,6 +77,8 @@ def pair_corpus(settings: Pairs) -> PairCorpus:
 
 def tokenizer_for(settings: Pairs, pairs: list[Pair]) -> PreTrainedTokenizerFast:
     if settings.tokenizer == "bpe":
+        if not pairs:
+            raise LabError("data.tokenizer: at data.held_out 1 there is no text to train `bpe` on: name a tokenizer")
         return bpe.trained((text for _, *both in pairs for text in both), settings.vocabulary)
     return bpe.of_bytes() if settings.tokenizer == "bytes" else bpe.read(settings.tokenizer)
 
@@ -119,6 +121,8 @@ def batches(side: Parallel, *, longest: int, tokens: int, seed: int) -> list[np.
     """
     s, t = side.sources.lengths, side.targets.lengths
     kept = np.flatnonzero(np.maximum(s, t) <= longest)
+    if not len(s):
+        raise LabError("data: at data.held_out 1 there are no pairs to train on: lower it")
     if not len(kept):
         raise LabError(
             f"train.length: none of {len(s)} pairs has at most {longest} tokens on both sides, the shortest "

@@ -103,8 +103,11 @@ def sides(settings: Pairs) -> dict[str, list[Pair]]:
         draw = int.from_bytes(hashlib.sha256(pair[1].encode()).digest()[:8], "big")
         found["held_out" if draw < settings.held_out * 2**64 else "train"].append(pair)
     for side, some in found.items():
-        if not some:
-            raise LabError(f"data: no pairs on the side {side}, of {sum(map(len, found.values()))}: give more text")
+        if not some and not (side == "train" and settings.held_out == 1):
+            raise LabError(
+                f"data: none of {sum(map(len, found.values()))} pairs is on the side {side}, of which data.held_out "
+                f"{settings.held_out:g} are to be held out: give more text, or another share"
+            )
     return found
 
 

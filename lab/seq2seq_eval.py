@@ -131,6 +131,12 @@ def of_text(model: Seq2Seq, run: Translation, blank: Row) -> Iterator[Row]:
         return
     metrics()  # before the work, which would be in vain without them
     text = run.subject.text(run)
+    if len(text.tokenizer) != model.config.vocab_size:
+        raise LabError(
+            f"the data has a vocabulary of {len(text.tokenizer)} and {run.path} one of {model.config.vocab_size}: "
+            f"measure it with the tokenizer that it was trained with, data.tokenizer={run.path / 'model'}",
+            code=2,
+        )
     loss = loss_of(model, run, text, len(text.texts))
     tokens = int(text.held_out.targets.lengths.sum())
     yield replace(blank, probe="translation", metric="nats", length=run.train.length, value=loss, count=tokens)

@@ -27,7 +27,7 @@ class Pairs(Settings):
     pairs: int | None = Field(None, gt=0)
     tokenizer: str = "bpe"
     vocabulary: int = Field(8000, gt=3)
-    held_out: float = Field(0.05, gt=0, lt=1)
+    held_out: float = Field(0.05, gt=0, le=1)
     cache: str = "runs/.data"
 
     @model_validator(mode="after")

@@ -294,6 +294,25 @@ def test_two_files_are_trained_on_and_cached(tmp_path):
     assert translate(of_run(run.path), ["one two"])
 
 
+def test_a_run_is_measured_on_another_text_with_its_own_tokenizer(tmp_path):
+    pytest.importorskip("sacrebleu")
+    run = run_of(tmp_path, {"source": "text", "path": files(tmp_path), "vocabulary": 300, "held_out": 0.2})
+    train(run)
+    own = f"data.tokenizer={run.path / 'model'}"
+    found = list(evaluate(of_run(run.path, [own, "data.held_out=1"]), accelerator_for(run)))
+    assert [row.metric for row in found] == ["nats", "bleu", "chrf"] and found[1].count > 20
+    with pytest.raises(LabError, match="measure it with the tokenizer that it was trained with"):
+        list(evaluate(of_run(run.path, ["data.tokenizer=bytes"]), accelerator_for(run)))
+
+
+def test_text_that_is_all_held_out_is_not_trained_on(tmp_path):
+    data = {"source": "text", "path": files(tmp_path), "held_out": 1}
+    with pytest.raises(LabError, match="at data.held_out 1 there is no text to train `bpe` on: name a tokenizer"):
+        train(run_of(tmp_path, data))
+    with pytest.raises(LabError, match="at data.held_out 1 there are no pairs to train on: lower it"):
+        train(run_of(tmp_path, {**data, "tokenizer": "bytes"}))
+
+
 @pytest.mark.skipif(not SYSTEM, reason="this system has no German catalogues")
 def test_real_messages_are_learned_end_to_end(tmp_path):
     """Of the catalogues that the system has: loss falls, what is held out is never trained on, lines come out."""

@@ -116,6 +116,8 @@ def test_every_option_has_a_meaning(any_spec):
         ({"kind": "window", "window": 64, "sinks": 4}, "sees", "a token and all before it, but for what it hides"),
         ("learned", "longest input", "512 tokens"),
         ("rope", "longest input", "any"),
+        ("rope", "in an encoder", "yes"),
+        ("logn", "in an encoder", "no: it takes a query to see as many tokens as lie up to it"),
         ("relative", "learned numbers", "128 (table 32 × 4)"),
         ("rope", "learned numbers", "none"),
         ("rope", "prefix-consistent", "yes: what follows a token changes nothing at it, and a cache is exact"),
