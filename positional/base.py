@@ -48,9 +48,9 @@ class Positions:
     contiguous: bool = False  # known to go up by exactly one from token to token, in every row
     causal: bool = True
     segments: Tensor | None = None  # (B or 1, T); a token sees only tokens of its own segment. None: all are one
-    asking: Tensor | None = None  # (B or 1, Q) positions of queries that are no tokens; their segment is 0
     layer: int = 0  # which of the model's layers asks
     notes: Tensor | None = None  # (B, T, N) what the scheme noted of each token in this layer; see `Scheme.note`
+    asking: Tensor | None = None  # (B or 1, Q) positions of queries that are no tokens; their segment is 0
     memo: dict = field(default_factory=dict, repr=False, compare=False)  # see `once`
 
     @classmethod
