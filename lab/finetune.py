@@ -22,7 +22,8 @@ from lab.lora import checkpoint_trained_alone, with_lora
 from lab.pretrained import located
 from lab.rows import Rows
 from lab.settled import settled
-from lab.train import Subject, accelerator_for, train
+from lab.subject import Subject
+from lab.train import accelerator_for, train
 
 
 def finetune(asked: Finetuning, accelerator: Accelerator | None = None) -> Path:
