@@ -22,6 +22,7 @@ class Size:
     hidden: int  # of what enters the head
     vocabulary: int
     bytes: int  # of one number
+    both_ways: bool = False  # whether a token also sees those after it
 
     @classmethod
     def of(cls, model: nn.Module) -> "Size":
@@ -40,8 +41,9 @@ class Size:
         return cls(weights, layers, width, hidden, vocabulary(model), size)
 
     def flops(self, length: int, scored: int) -> float:
-        """Of one forward pass: weights, the causal half of attention's two products, the head where it is scored."""
-        return 2.0 * self.weights * length + 2.0 * self.layers * self.width * length**2 + self.head(scored)
+        """Of one forward pass: weights, attention's two products or their causal half, the head where it is scored."""
+        seen = 4.0 if self.both_ways else 2.0
+        return 2.0 * self.weights * length + seen * self.layers * self.width * length**2 + self.head(scored)
 
     def head(self, scored: int) -> float:
         return 2.0 * self.hidden * self.vocabulary * scored
@@ -58,7 +60,7 @@ class Cost:
 
 def cost(size: Size, runs: Sequence[Forward], budget: Budget) -> Cost:
     """Of these forward passes."""
-    scored = [run.length - run.first for run in runs]
+    scored = [run.scored for run in runs]
     flops = sum(size.flops(run.length, count) for run, count in zip(runs, scored, strict=True))
     wanted = sum(piece.stop - piece.first for run in runs for piece in run.pieces)
     longest = max((run.length for run in runs), default=0)
@@ -76,8 +78,7 @@ def seconds(model: nn.Module, size: Size, runs: Sequence[Forward], budget: Budge
     near, far = min(longest, 256), min(longest, 2048)
     rates = {length: rate(model, size, length, max(1, min(budget.tokens, 4096) // length)) for length in {near, far}}
     return sum(
-        size.flops(run.length, run.length - run.first) / rates[near if run.length < (near + far) / 2 else far]
-        for run in runs
+        size.flops(run.length, run.scored) / rates[near if run.length < (near + far) / 2 else far] for run in runs
     )
 
 

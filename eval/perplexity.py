@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from eval import EvalError
-from eval.plan import Document, Plan, Record
-from eval.protocols import PROTOCOLS
+from eval.hidden import Hiding, HidingScorer
+from eval.plan import Document, Forward, Plan, Record
 from eval.scorer import DEFAULT, Budget, Job, Scorer
 from eval.store import Store
 
@@ -52,7 +52,7 @@ class Measured:
         return sums, counts
 
     def sum(self, record: Record, document: int) -> tuple[float, int]:
-        losses, kind = self.losses(record, document), PROTOCOLS[record[0]].mean
+        losses, kind = self.losses(record, document), self.plan.protocol(record).mean
         if kind == "tokens":
             return float(losses.sum(dtype=np.float64)), len(losses)
         if kind == "documents":
@@ -62,7 +62,7 @@ class Measured:
         return float(sum(window.mean(dtype=np.float64) for window in windows)), len(windows)
 
     def targets(self, record: Record, document: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(targets,) which token of the document each loss is of, and how many tokens before it were seen."""
+        """(targets,) which token of the document each loss is of, and how many others were seen."""
         return self.plan.targets(record, self.plan.documents[document])
 
 
@@ -92,7 +92,7 @@ def measure(
     mine, meet: this process's share of the documents, and a call that returns once every process has done its share.
     advance: told how many tokens are run, or found.
     """
-    scorer = Scorer(model, budget)
+    scorer = scorer_for(model, plan, budget)
     for group in groups(plan, plan.documents[mine], 4 * budget.tokens):
         work = missing(plan, store, identity, group)
         advance(sum(map(plan.tokens, group)) - sum(plan.tokens(*one) for one in work))
@@ -135,6 +135,13 @@ def losses_of(
     return {plan.key(identity, one, record): losses for (one, record), losses in made.items()}
 
 
-def job(plan: Plan, one: Document, run) -> Job:
+def scorer_for(model: nn.Module, plan: Plan, budget: Budget = DEFAULT) -> Scorer:
+    """What makes the losses of this plan."""
+    return Scorer(model, budget) if plan.mask is None else HidingScorer(model, plan.mask, budget)
+
+
+def job(plan: Plan, one: Document, run: Forward) -> Job:
+    if run.hidden is not None:
+        return Hiding(one.ids[run.start : run.start + run.length], name=one.name, start=run.start, places=run.hidden)
     ids = one.ids[run.start : run.start + run.length + 1]
     return Job(ids, run.first, plan.bos if run.bos else None, one.name, run.start)

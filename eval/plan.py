@@ -55,10 +55,16 @@ class Forward:
     length: int
     pieces: tuple[Piece, ...]
     bos: bool  # whether its first token is replaced by the one that begins a text
+    hidden: range | None = None  # places whose tokens are hidden and scored: pieces then count these
 
     @property
     def first(self) -> int:
         return min(piece.first for piece in self.pieces)
+
+    @property
+    def scored(self) -> int:
+        """At how many places logits are made."""
+        return self.length - self.first if self.hidden is None else len(self.hidden)
 
 
 def forwards(records: dict[Record, Iterable[Window]], shared: bool, bos: bool = True) -> list[Forward]:
@@ -67,17 +73,19 @@ def forwards(records: dict[Record, Iterable[Window]], shared: bool, bos: bool = 
     shared: a window may be read off a longer one with the same start, because what follows changes nothing before it.
     bos: whether there is a token that begins a text; the document begins with it.
     """
-    found: dict[tuple[int, int, bool], list[Piece]] = {}
-    length: dict[tuple[int, int, bool], int] = {}
+    found: dict[tuple, list[Piece]] = {}
+    length: dict[tuple, int] = {}
     for record, windows in records.items():
         at = 0
         for window in windows:
-            replaced = bos and PROTOCOLS[record[0]].bos and window.start > 0
-            key = window.start, 0 if shared else window.length, replaced
-            found.setdefault(key, []).append(Piece(record, window.first, window.length, at))
+            looking_back = window.hidden is None
+            replaced = bos and looking_back and PROTOCOLS[record[0]].bos and window.start > 0
+            # What looks ahead is never read off a longer window: every token in it changes every loss.
+            key = window.start, 0 if shared and looking_back else window.length, replaced, window.hidden
+            found.setdefault(key, []).append(Piece(record, window.first, window.first + window.scored, at))
             length[key] = max(length.get(key, 0), window.length)
             at += window.scored
-    runs = [Forward(key[0], length[key], tuple(pieces), key[2]) for key, pieces in found.items()]
+    runs = [Forward(key[0], length[key], tuple(pieces), *key[2:]) for key, pieces in found.items()]
     return sorted(runs, key=lambda run: (-run.length, run.start))
 
 
@@ -92,6 +100,7 @@ class Plan:
     shared: bool = False  # whether a shorter window may be read off a longer one
     stride: int = STRIDE
     bos: int | None = None  # the token that windows begin with, in the place of their first
+    mask: int | None = None  # the token that stands for a hidden one; None: the model reads from left to right
     known: dict[tuple, list] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self):
@@ -104,10 +113,19 @@ class Plan:
         if self.stride < 1:
             raise EvalError(f"stride {self.stride}: must be 1 token or more")
         for protocol in self.protocols:
+            self.check_order(protocol)
             self.check_documents(protocol)
         for record in self.records():
             if not self.count(record, self.documents[0]):
                 raise EvalError(f"{record[0]} scores no token of a window of {record[1]}: take longer lengths")
+
+    def check_order(self, protocol: Protocol) -> None:
+        if protocol.hides and self.mask is None:
+            raise EvalError(f"{protocol.name} is of masked language models: give the plan `mask`, the token that hides")
+        if self.mask is not None and not protocol.hides:
+            raise EvalError(
+                f"{protocol.name} asks for the next token, which a masked language model sees: use eval.pseudo"
+            )
 
     def check_documents(self, protocol: Protocol) -> None:
         wanted = protocol.needs(self.longest, self.stride)
@@ -135,6 +153,9 @@ class Plan:
     def has(self, protocol: str) -> bool:
         return any(one.name == protocol for one in self.protocols)
 
+    def protocol(self, record: Record) -> Protocol:
+        return next(one for one in self.protocols if one.name == record[0])
+
     def records(self) -> Iterator[Record]:
         """What there will be losses of; by position only once, in the longest window that the model takes."""
         for protocol in self.protocols:
@@ -144,7 +165,7 @@ class Plan:
     def windows(self, record: Record, document: Document) -> list[Window]:
         key = record, len(document.ids)
         if key not in self.known:
-            [protocol] = [one for one in self.protocols if one.name == record[0]]
+            protocol = self.protocol(record)
             read = len(document.ids) if protocol.whole else protocol.needs(self.longest, self.stride)
             self.known[key] = protocol.windows(read, record[1], self.longest, self.stride)
         return self.known[key]
@@ -154,10 +175,9 @@ class Plan:
         return sum(window.scored for window in self.windows(record, document))
 
     def targets(self, record: Record, document: Document) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(targets,) which token of the document each loss is of, and how many tokens before it were seen."""
+        """(targets,) which token of the document each loss is of, and how many others were seen."""
         windows = self.windows(record, document)
-        seen = np.concatenate([np.arange(w.first, w.length) + 1 for w in windows])
-        return seen + np.repeat([w.start for w in windows], [w.scored for w in windows]), seen
+        return np.concatenate([w.targets for w in windows]), np.concatenate([w.seen for w in windows])
 
     def runs(self, document: Document, records: Sequence[Record] | None = None) -> list[Forward]:
         """The forward passes of one document for these records (default: all)."""
@@ -173,12 +193,14 @@ class Plan:
         return sum(run.length for run in self.runs(document, records))
 
     def key(self, identity: str, document: Document, record: Record) -> str:
-        """Everything that a document's losses depend on: the model, the windows, the tokens in them, the first token.
+        """Everything that a document's losses depend on: the model, the windows, the tokens in them, the first token or
+        the one that hides others.
 
         Lengths, stride and the name of the protocol matter by the windows that come of them, and in no other way.
         """
         windows = self.windows(record, document)
         stop = 1 + max(window.start + window.length for window in windows)
-        begin = self.bos if PROTOCOLS[record[0]].bos else None
-        said = [identity, document.digest(stop), begin, [(w.start, w.length, w.first) for w in windows]]
+        protocol = self.protocol(record)
+        begin = self.mask if protocol.hides else self.bos if protocol.bos else None
+        said = [identity, document.digest(stop), begin, [window.said for window in windows]]
         return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:32]

@@ -4,20 +4,46 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from eval import EvalError
 
 
 @dataclass(frozen=True)
 class Window:
-    """Run tokens start … start+length-1; score what the places from `first` on predict (place p: token start+p+1)."""
+    """Run tokens start … start+length-1; score what the places from `first` on predict (place p: token start+p+1).
+
+    hidden: instead, places whose tokens the model is not shown, and has to tell from those around them.
+    """
 
     start: int
     length: int
-    first: int
+    first: int = 0
+    hidden: range | None = None
 
     @property
     def scored(self) -> int:
-        return self.length - self.first
+        return self.length - self.first if self.hidden is None else len(self.hidden)
+
+    @property
+    def targets(self) -> NDArray[np.int64]:
+        """(scored,) which token of the document each loss is of."""
+        if self.hidden is None:
+            return self.start + np.arange(self.first, self.length) + 1
+        return self.start + np.array(self.hidden)
+
+    @property
+    def seen(self) -> NDArray[np.int64]:
+        """(scored,) how many tokens each loss is told from."""
+        if self.hidden is None:
+            return np.arange(self.first, self.length) + 1
+        return np.full(self.scored, self.length - self.scored)
+
+    @property
+    def said(self) -> tuple:
+        """All that its losses depend on, but for the tokens."""
+        return self.start, self.length, self.first if self.hidden is None else list(self.hidden)
 
 
 @dataclass(frozen=True)
@@ -33,6 +59,8 @@ class Protocol:
     """Whether documents are read to their end; else no further than the longest length needs."""
     bos: bool = True
     """Whether every window begins with the token that begins a text, where there is one; else only the first does."""
+    hides: bool = False
+    """Whether it hides tokens from a model that reads both ways, instead of asking for the next one."""
 
 
 def tiled(done: int, end: int, length: int) -> list[Window]:
