@@ -78,6 +78,10 @@ class LabConfig(PreTrainedConfig):
         """The mixer of each layer. Raises LabError where `mixer` names none."""
         return by_layer(self.mixer, self.layers)
 
+    def built(self, spec: Any, trust: bool = True) -> Scheme:
+        """An encoding in a model of these sizes. Raises SchemeError where it cannot be."""
+        return windowed(build(spec, self.shape, trust=trust), self.mixers)
+
 
 def misfits(width: int, heads: int, kv_heads: int | None) -> list[str]:
     """What is wrong with these sizes taken together."""
@@ -171,11 +175,6 @@ def layers_of(config: LabConfig) -> nn.ModuleList:
     )
 
 
-def scheme_of(config: LabConfig, spec: Any, trust: bool = True) -> Scheme:
-    """The encoding that `spec` describes, in a model of this configuration."""
-    return windowed(build(spec, config.shape, trust=trust), config.mixers)
-
-
 class Decoder(nn.Module):
     """Token ids -> hidden states."""
 
@@ -187,7 +186,7 @@ class Decoder(nn.Module):
         self.norm = nn.RMSNorm(config.width, config.norm_eps)
         self.spec = config.positional
         with torch.random.fork_rng(devices=[]):  # whatever the scheme draws, the weights around it stay the same
-            self.scheme = scheme_of(config, config.positional)
+            self.scheme = config.built(config.positional)
 
     def forward(
         self, input_ids: Tensor, pos: Positions | None = None, kept: Cache | None = None, **_: Any
@@ -212,13 +211,14 @@ class LabModel(PreTrainedModel, GenerationMixin):
     """A causal language model; save_pretrained, from_pretrained and the Auto classes work as for any other."""
 
     config_class = LabConfig
+    body = Decoder
     base_model_prefix = "model"
     _tied_weights_keys = {"head.weight": "model.embed.weight"}
     _no_split_modules = ["Layer", "MixerLayer"]
 
     def __init__(self, config: LabConfig):
         super().__init__(config)
-        self.model = Decoder(config)
+        self.model = self.body(config)
         self.head = linear(config.width, config.vocab_size)
         self.post_init()
 
@@ -227,10 +227,10 @@ class LabModel(PreTrainedModel, GenerationMixin):
         """As in transformers. A scheme that is not built in is code: it is run only with trust_remote_code=True."""
         if not isinstance(config, LabConfig):
             source = config or pretrained_model_name_or_path
-            config, kwargs = LabConfig.from_pretrained(source, return_unused_kwargs=True, **kwargs)
+            config, kwargs = cls.config_class.from_pretrained(source, return_unused_kwargs=True, **kwargs)
         if not trust_remote_code:
             with torch.device("meta"):
-                scheme_of(config, config.positional, trust=False)
+                config.built(config.positional, trust=False)
         return super().from_pretrained(pretrained_model_name_or_path, *args, config=config, **kwargs)
 
     @property
@@ -326,7 +326,7 @@ def swap(model: LabModel, spec: Any) -> list[str]:
     A parameter is kept where the old scheme has one of the same name and shape.
     """
     old = dict(model.scheme.named_parameters())
-    new = scheme_of(model.config, spec).to(model.device).train(model.training)
+    new = model.config.built(spec).to(model.device).train(model.training)
     untrained = []
     for name, parameter in new.named_parameters():
         if name in old and old[name].shape == parameter.shape:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lab.attention import obstacle, order
-from lab.model import LabConfig, layers_of, scheme_of
+from lab.model import LabConfig, layers_of
 from positional import Positions, Scores
 
 FLASH = "flash2", "flash3", "flash4", "varlen"
@@ -50,7 +50,7 @@ class Mixing(nn.Module):
             attention=backend or "auto",
         )
         self.layer = layers_of(config)[number]
-        self.scheme = scheme_of(config, "nope").at(number)
+        self.scheme = config.built("nope").at(number)
 
     @property
     def mixer(self) -> nn.Module | None:
