@@ -32,7 +32,8 @@ def claim(run: Training) -> None:
                 code=2,
             )
     values = tree(path)
-    if not values["model"].keys() <= type(run.model).model_fields.keys():
+    fields = type(run).model_fields.keys()
+    if not values["model"].keys() <= type(run.model).model_fields.keys() or "mask" in values.keys() ^ fields:
         raise LabError(
             f"{run.path} holds a run of another kind, a new model or a pretrained one: choose another name "
             f"(name={run.name}-2)",

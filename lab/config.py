@@ -35,11 +35,14 @@ def read(path: str | Path, overrides: list[str] = ()) -> Run:
 
 
 def kind_of(values: dict) -> type[Training]:
-    """Whose settings these are: a model with an encoder and a decoder has others."""
+    """Whose settings these are: a masked language model, or one with an encoder and a decoder, has others."""
+    from lab.masked_settings import MaskedRun
     from lab.seq2seq_settings import Translation
 
     model = values.get("model")
-    return Translation if isinstance(model, dict) and {"encoder", "decoder"} & model.keys() else Run
+    if isinstance(model, dict) and {"encoder", "decoder"} & model.keys():
+        return Translation
+    return MaskedRun if "mask" in values else Run
 
 
 def of_run(folder: Path, over: list[str] = ()) -> Run:
@@ -54,13 +57,12 @@ def of_run(folder: Path, over: list[str] = ()) -> Run:
     values = tree(path)
     if "name" in values["model"]:
         raise LabError(f"{folder} is a pretrained model's: measure it with python -m eval {folder / 'model'}", code=2)
-    before = values["model"], values["train"]
+    before = [values.get(section) for section in LASTING]
     for text in over:
         values = merged(values, parsed([text]) if "=" in text else tree(Path(text)))
-    if (values["model"], values["train"]) != before:
-        raise LabError(
-            f"{' '.join(over)} changes `model` or `train`, which {folder} has behind it; only train anew", code=2
-        )
+    if [values.get(section) for section in LASTING] != before:
+        sections = " or ".join(f"`{section}`" for section in LASTING if section in values)
+        raise LabError(f"{' '.join(over)} changes {sections}, which {folder} has behind it; only train anew", code=2)
     if not folder.name:  # "." and ".."
         folder = folder.resolve()
     values = {**values, "model": with_own_code(values["model"], folder)}
@@ -75,6 +77,8 @@ def with_own_code(model: dict, folder: Path) -> dict:
     return model | found | {key: moved(model[key], folder) for key in {"positional"} & model.keys()}
 
 
+LASTING = "model", "train", "mask"
+"""Sections that decide the weights."""
 SIZES = "width", "heads", "kv_heads"
 
 

@@ -9,14 +9,15 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from transformers import PreTrainedConfig
 
 from eval.cost import Size, cost, seconds
-from eval.perplexity import Measured, losses_of, measure, missing
+from eval.perplexity import Measured, losses_of, measure, missing, scorer_for
 from eval.plan import STRIDE, Document, Plan
 from eval.points import scored_bytes
 from eval.protocols import PROTOCOLS
 from eval.report import asking, described
-from eval.scorer import Budget, Scorer
+from eval.scorer import Budget
 from eval.shared import may_share
 from eval.store import Store
 from lab import LabError
@@ -24,7 +25,7 @@ from lab.checkpoint import digest
 from lab.data import Corpus, corpus, long_documents
 from lab.joint import reach_rows
 from lab.mixers import beside
-from lab.model import LabConfig, LabModel, swap
+from lab.model import LabModel, swap
 from lab.outcome import Outcome, blank_row, lengths_of
 from lab.progress import Progress, progress
 from lab.rows import Row, Rows
@@ -65,18 +66,27 @@ def outcomes(
     say: told the plan of each scheme before it runs.   dry: nothing is run after that.
     Raises LabError where the run is not trained, or too few held-out documents are long enough.
     """
-    model = trained_model(run).to(accelerator.device)
-    own, trained = model.config.positional, model.scheme
+    model = trained_model(run)
     with accelerator.main_process_first():
         text = corpus(run.data)
-    if text.meta["vocab_size"] != model.config.vocab_size:
-        raise LabError(
-            f"the data has a vocabulary of {text.meta['vocab_size']} and {run.path} one of {model.config.vocab_size}: "
-            f"measure it with the tokenizer that it was trained with",
-            code=2,
-        )
+    refuse_other_words(run, model, text.meta["vocab_size"])
     plan = None if run.data.source == "algorithmic" else plan_of(run, text)
-    tasks = Tasks(run, text, accelerator)
+    yield from by_scheme(run, accelerator, model, plan, Tasks(run, text, accelerator), trained_as, say, dry)
+
+
+def by_scheme(
+    run: Run,
+    accelerator: Accelerator,
+    model: LabModel,
+    plan: Plan | None,
+    tasks: Tasks,
+    trained_as: str | None,
+    say: Callable[[str], None] | None,
+    dry: bool,
+) -> Iterator[Outcome]:
+    """See `outcomes`.   plan, tasks: what each scheme is measured by."""
+    model = model.to(accelerator.device)
+    own, trained = model.config.positional, model.scheme
     weights = [digest(run.path / "model" / name) for name in ("model.safetensors", "config.json")]
     specs = [own, *run.eval.swap]
     names = names_of(specs)
@@ -139,11 +149,14 @@ def of_scheme(
     store, budget = Store(run.path / "losses", accelerator.process_index), Budget(run.eval.batch_tokens)
     todo = missing(plan, store, identity)
     shared, why = False, "each length is run by itself: the encoding follows the length that is run"
-    if todo and model.scheme.prefix_consistent:
+    if plan.mask is not None:
+        why = "each length is run by itself: every token that is read changes every loss"
+    elif todo and model.scheme.prefix_consistent:
         shared, why = may_share(model, plan, budget)
     plan = replace(plan, shared=shared)
     if say is not None:
-        size, runs = Size.of(model), [run for one in todo for run in plan.runs(*one)]
+        size = replace(Size.of(model), both_ways=plan.mask is not None)
+        runs = [run for one in todo for run in plan.runs(*one)]
         say(f"{name}: {described(plan, cost(size, runs, budget), seconds(model, size, runs, budget), why)}")
     if dry:
         return None
@@ -161,14 +174,34 @@ def of_scheme(
     )
 
 
-def trained_model(run: Run) -> LabModel:
-    """The model of a run, with its encoding's source as it was trained and not what became of it. Raises LabError."""
+def refuse_other_words(run: Run, model: LabModel, count: int) -> None:
+    """Raise LabError where the model has not as many tokens as the data."""
+    if count != model.config.vocab_size:
+        raise LabError(
+            f"the data has a vocabulary of {count} and {run.path} one of {model.config.vocab_size}: "
+            f"measure it with the tokenizer that it was trained with",
+            code=2,
+        )
+
+
+def trained_model(run: Run, kind: type[LabModel] = LabModel) -> LabModel:
+    """The model of a run, with its encoding's source as it was trained and not what became of it.
+
+    Raises LabError where there is none, or one of another kind.
+    """
     folder = run.path / "model"
     if not (folder / "model.safetensors").exists():
         raise LabError(f"{run.path} holds no trained model: run `lab train` with its configuration first")
-    config = LabConfig.from_pretrained(folder)
+    found = PreTrainedConfig.get_config_dict(folder)[0]["model_type"]
+    if found != kind.config_class.model_type:
+        raise LabError(
+            f"{run.path} holds a model of the type {found}, which `lab eval` measures; this takes "
+            f"{kind.config_class.model_type}, a model that tells what comes next",
+            code=2,
+        )
+    config = kind.config_class.from_pretrained(folder)
     config.positional = moved(config.positional, run.path)
-    return LabModel.from_pretrained(folder, config=config, trust_remote_code=True).eval()
+    return kind.from_pretrained(folder, config=config, trust_remote_code=True).eval()
 
 
 def held_out(
@@ -177,12 +210,17 @@ def held_out(
     """The mean loss at 1, 2 and 4 training lengths, as far as the scheme reads, on the same held-out tokens: in nats a
     token, and in bits a byte where the bytes of tokens are known."""
     lengths = [train_length, 2 * train_length, 4 * train_length]
-    plan = replace(of_documents(text, lengths, count), limit=model.scheme.limit)
+    return means(model, replace(of_documents(text, lengths, count), limit=model.scheme.limit), accelerator)
+
+
+def means(model: LabModel, plan: Plan, accelerator: Accelerator) -> dict[str, float]:
+    """The mean losses of a plan that has one protocol, made anew, over all processes."""
     budget = Budget(8 * plan.longest)
     mine = plan.documents[share(accelerator)]
-    losses, sizes = {}, scored_bytes(plan)
+    losses, sizes = {}, scored_bytes(plan) if plan.has("equal") else None
     for record in plan.records():
-        made = losses_of(Scorer(model, budget), plan, "", [(document, [record]) for document in mine]).values()
+        work = [(document, [record]) for document in mine]
+        made = losses_of(scorer_for(model, plan, budget), plan, "", work).values()
         both = torch.tensor([sum(x.sum(dtype="float64") for x in made), sum(map(len, made))], dtype=torch.float64)
         total, tokens_ = accelerator.reduce(both.to(accelerator.device)).tolist()
         losses[f"held_out_{record[1]}"] = total / tokens_

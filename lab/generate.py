@@ -10,6 +10,7 @@ from lab.config import spec_of
 from lab.evaluate import trained_model
 from lab.model import LabModel, swap
 from lab.progress import quiet
+from lab.seq2seq_settings import Translation
 from lab.settings import Run
 from lab.tokenizer import Tokenizer, tokenizer_of
 from positional import SchemeError
@@ -33,7 +34,7 @@ def generate(
     scheme: an encoding to put into the model, as in `spec_of`.
     Raises LabError for a run that is not trained, a prompt that is empty or too long, a scheme that needs training.
     """
-    if not isinstance(run, Run):
+    if isinstance(run, Translation):
         raise LabError(f"{run.path} is an encoder–decoder: `lab translate {run.path} TEXT`", code=2)
     quiet()
     torch.set_flush_denormal(True)  # weights of far keys underflow; on a CPU each would cost a hundred normal ones

@@ -267,6 +267,16 @@ def unbuildable(spec: Spec, mixer: Mixers, shape: Any) -> str | None:
     return None
 
 
+def specs_of(run: Training) -> dict[str, Spec]:
+    """Every encoding that a run names, under its key."""
+    specs = {"model.positional": run.model.positional}
+    specs |= {f"eval.swap[{i}]": spec for i, spec in enumerate(run.eval.swap)}
+    for i, line in enumerate(run.compare.runs):
+        specs |= {f"compare.runs[{i}].train": line.train}
+        specs |= {f"compare.runs[{i}].swap[{j}]": spec for j, spec in enumerate(line.swap)}
+    return specs
+
+
 def unaskable(asked: Asked) -> list[str]:
     """What is wrong with a task to ask: a name or an option that there is not."""
     from eval import EvalError

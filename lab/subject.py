@@ -20,25 +20,26 @@ Batch = tuple[Call, Names]
 
 def model_for(run: Run, text: Corpus) -> LabModel:
     """A new model with this run's first weights: a function of the seed, and the same for every encoding."""
-    m = run.model
     torch.manual_seed(run.seed)
-    return LabModel(
-        LabConfig(
-            vocab_size=text.meta["vocab_size"],
-            eos_token_id=text.meta["eos"],
-            width=m.width,
-            layers=m.layers,
-            heads=m.heads,
-            kv_heads=m.kv_heads,
-            hidden=m.hidden,
-            qk_norm=m.qk_norm,
-            tie_word_embeddings=m.tie,
-            attention=m.attention,
-            positional=m.positional,
-            mixer=m.mixer,
-            train_length=run.train.length,
-        )
-    )
+    return LabModel(LabConfig(**sizes_of(run), vocab_size=text.meta["vocab_size"], eos_token_id=text.meta["eos"]))
+
+
+def sizes_of(run: Run) -> dict[str, Any]:
+    """What a model's configuration takes from the settings."""
+    m = run.model
+    return {
+        "width": m.width,
+        "layers": m.layers,
+        "heads": m.heads,
+        "kv_heads": m.kv_heads,
+        "hidden": m.hidden,
+        "qk_norm": m.qk_norm,
+        "tie_word_embeddings": m.tie,
+        "attention": m.attention,
+        "positional": m.positional,
+        "mixer": m.mixer,
+        "train_length": run.train.length,
+    }
 
 
 class Subject:

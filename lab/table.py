@@ -101,7 +101,7 @@ def footnotes(rows: list[Row], probe: str) -> list[str]:
     rows = [row for row in rows if (row.probe, row.metric) == (probe, "nats")]
     scored = sorted({row.count for row in rows if row.seed is not None and row.value is not None})
     same = "the same at every length" if len(scored) < 2 else "NOT the same everywhere: measure again with one setting"
-    if probe not in ("perplexity", "suffix"):  # the only ones that promise it
+    if not probe.startswith(("perplexity", "suffix", "pseudo-perplexity")):  # the only ones that promise it
         same = "not the same ones at every length"
     seeds = len({row.seed for row in rows} - {None})
     spread = " ± is a 95 % interval of each by itself." if any(row.low is not None for row in rows) else ""

@@ -21,6 +21,7 @@ class Tokenizer:
     eos: int
     identity: dict[str, Any]  # what makes its ids differ from another's
     sizes: Callable[[str], np.ndarray] | None  # bytes of a text that each of its tokens stands for; None: not known
+    mask: int | None = None  # the token that stands for a hidden one, where it has one
 
     @property
     def dtype(self) -> np.dtype:
@@ -112,4 +113,4 @@ def pretrained(name: str) -> Tokenizer:
 
     size = max(len(loaded), max(vocabulary.values()) + 1)  # a vocabulary may have holes
     identity = {"name": name, "sha256": hashlib.sha256(rules.encode()).hexdigest()}
-    return Tokenizer(encode, decode, size, eos, identity, sizes if loaded.is_fast else None)
+    return Tokenizer(encode, decode, size, eos, identity, sizes if loaded.is_fast else None, loaded.mask_token_id)
