@@ -10,6 +10,7 @@ from lab.table import Cells, cells, label, mean
 
 TITLES = {
     "perplexity": "The same tokens, read with more and more context",
+    "pseudo-perplexity": "The same tokens, hidden in turn and told from more and more context",
     "position": "Loss by place in one long window",
     "gain": "What doubling the context to this length gains",
     "copyable": "Tokens that could be copied from the new half of the context",

@@ -169,6 +169,17 @@ class Training(Settings):
 
         return Subject()
 
+    def names_of_lines(self, lines: list[Trained]) -> list[str]:
+        """What tables call each line of a comparison, all different."""
+        from lab.mixers import names_of_lines
+
+        return names_of_lines(lines)
+
+    def with_line(self, line: Trained) -> Any:
+        """The model's settings with what a line of a comparison says of them."""
+        mixer = self.model.mixer if line.mixer is None else line.mixer
+        return self.model.model_copy(update={"positional": line.train, "mixer": mixer})
+
 
 class Run(Training):
     """Everything that a run is made of; `configs/base.yaml` says what each setting means."""
@@ -182,17 +193,6 @@ class Run(Training):
         if problems := cross_checks(self):
             raise ValueError("\n".join(problems))
         return self
-
-    def names_of_lines(self, lines: list[Trained]) -> list[str]:
-        """What tables call each line of a comparison, all different."""
-        from lab.mixers import names_of_lines
-
-        return names_of_lines(lines)
-
-    def with_line(self, line: Trained) -> Model:
-        """The model's settings with what a line of a comparison says of them."""
-        mixer = self.model.mixer if line.mixer is None else line.mixer
-        return self.model.model_copy(update={"positional": line.train, "mixer": mixer})
 
 
 def cross_checks(run: Run) -> list[str]:

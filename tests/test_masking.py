@@ -13,8 +13,9 @@ from tiny_runs import config, equal, logged
 from transformers import AutoModelForMaskedLM, BertTokenizerFast
 
 from lab import LabError
+from lab.compare import parts_of
 from lab.config import of_run, read
-from lab.data import corpus
+from lab.data import corpus, long_documents
 from lab.evaluate import evaluate
 from lab.generate import generate
 from lab.masked_settings import Mask, MaskedRun
@@ -186,8 +187,6 @@ def test_a_row_is_what_hiding_each_token_by_hand_gives(trained):
     run = of_run(trained.path, ["eval.together=[1]", "eval.lengths=[4x]"])
     [row] = [row for row in evaluate(run, accelerator_for(run)) if row.scheme == "rope"]
     model = AutoModelForMaskedLM.from_pretrained(trained.path / "model").eval()
-    from lab.data import long_documents
-
     total, found = 0.0, long_documents(corpus(run.data).held_out, length=64, count=3)
     for _, ids, _ in found:
         for place in range(28, 36):  # the middle eight of 64
@@ -196,6 +195,14 @@ def test_a_row_is_what_hiding_each_token_by_hand_gives(trained):
             with torch.no_grad():
                 total -= float(model(shown[None]).logits[0, place].double().log_softmax(-1)[ids[place]])
     assert row.value == pytest.approx(total / 24, rel=1e-5)
+
+
+def test_a_comparison_is_of_masked_runs(path):
+    runs = parts_of(read(path, ["compare.runs=[{train: rope, swap: [alibi]}, {train: alibi}]"]))
+    assert [(name, run.encoding, run.mask.share, run.eval.swap) for name, run in runs] == [
+        ("rope", "rope", 0.15, ["alibi"]),
+        ("alibi", "alibi", 0.15, []),
+    ]
 
 
 # what is refused
