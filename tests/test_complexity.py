@@ -188,6 +188,7 @@ def test_eager_alone_is_held_back_for_its_scores(monkeypatch):
     assert all(too_large(name, 16384, sizes) is None for name in ALL if name != "attention eager")
 
 
+@pytest.mark.slow
 def test_memory_grows_with_the_length_as_the_scores_do():
     """In processes of their own; eager holds 2 heads × n² scores of 4 bytes several times over."""
     found = held("attention eager", [64, 1024], SMALL)
