@@ -1,6 +1,5 @@
 """Exported checkpoints: what is loaded is what was measured, or there is no checkpoint."""
 
-import importlib.util
 import json
 
 import families
@@ -223,7 +222,6 @@ def test_the_card_names_the_base_and_not_where_it_lay(here, tmp_path):
 # what no configuration says
 
 MIXED = {"kind": "rope-ntk-mixed", "factor": 4.0}
-adopting = pytest.mark.skipif(importlib.util.find_spec("lab.adopt") is None, reason="lab/adopt.py is not there yet")
 
 
 def coded(tmp_path, monkeypatch):
@@ -265,7 +263,6 @@ def test_an_encoding_that_learns_numbers_is_no_export(tmp_path):
 SLOW = [MIXED, "rope-dynamic-yarn", {"kind": "self-extend", "group": 4, "window": 16}]
 
 
-@adopting
 @pytest.mark.parametrize("spec", [["rope", "logn"], *(pytest.param(spec, marks=pytest.mark.slow) for spec in SLOW)])
 def test_code_loads_as_what_was_measured(tmp_path, spec):
     """With the lab's own adopt, in a process of its own."""
