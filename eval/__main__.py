@@ -6,7 +6,6 @@ import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import numpy as np
 import torch
 from transformers.utils.logging import disable_progress_bar
 
@@ -28,7 +27,7 @@ from eval.stats import cautions
 from eval.store import Store
 from eval.tasks import TASKS
 from eval.texts import long_enough, read
-from eval.voice import Voice, in_words
+from eval.voice import voice_of
 
 
 def main() -> int:
@@ -175,16 +174,6 @@ def questions(asked: argparse.Namespace, documents: list[Document], tokenizer, b
     how = {"count": asked.count, "depths": asked.depths}
     voice = voice_of(documents, tokenizer, bos) if asked.tasks else None
     return Questions([Asked(name, **how) for name in asked.tasks], asked.lengths, voice)
-
-
-def voice_of(documents: list[Document], tokenizer, bos: int | None) -> Voice:
-    """Questions in English, in haystacks cut from these documents."""
-
-    def encode(text: str) -> list[int]:
-        return tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
-
-    start = () if bos is None else (bos,)
-    return in_words(encode, np.concatenate([one.ids[len(start) :].numpy() for one in documents]), start)
 
 
 def of_another(folder: Path, plan: Plan) -> Measured:

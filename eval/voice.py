@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval import EvalError
+from eval.plan import Document
 
 # Every text is encoded whole, once, and its ids are put where they belong. Nothing is decoded and encoded again: that
 # garbles what it moves, since the same letters become other tokens at another place.
@@ -144,3 +145,13 @@ def grass(encode: Callable[[str], Sequence[int]], count: int) -> NDArray[np.int6
     """At least `count` ids of the haystack that passkeys were first hidden in (2305.16300): one line, many times."""
     line = encode(" The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.")
     return np.resize(np.array(line, np.int64), max(count, len(line)))
+
+
+def voice_of(documents: list[Document], tokenizer, bos: int | None) -> Voice:
+    """Questions in English, in haystacks cut from these documents."""
+
+    def encode(text: str) -> list[int]:
+        return tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
+
+    start = () if bos is None else (bos,)
+    return in_words(encode, np.concatenate([one.ids[len(start) :].numpy() for one in documents]), start)

@@ -14,7 +14,7 @@ from eval.grid import Haystack
 from eval.load import begins_with, identity_of, load
 from eval.plan import Document
 from eval.texts import long_enough
-from eval.voice import Voice, in_words
+from eval.voice import Voice, voice_of
 from lab import LabError
 from lab.extending import Extending
 from lab.fits import refuse_unfitting
@@ -66,14 +66,6 @@ def dtype_of(asked: Extending, config: PreTrainedConfig, device: str) -> torch.d
     if asked.dtype != "auto":
         return getattr(torch, asked.dtype)
     return torch.float32 if device == "cpu" else config.dtype or torch.float32
-
-
-def voice_of(texts: list[Document], tokenizer: PreTrainedTokenizerBase, bos: int | None) -> Voice:
-    def encode(text: str) -> list[int]:
-        return tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
-
-    start = () if bos is None else (bos,)
-    return in_words(encode, np.concatenate([one.ids[len(start) :].numpy() for one in texts]), start)
 
 
 class CutQuestions(Questions):
