@@ -171,10 +171,10 @@ def extend(
     ] = False,
 ) -> None:
     """Read further with a pretrained model, untrained: try the methods, measure them, recommend one, export it."""
-    from lab.extending import asked
+    from lab.extend.settings import asked
 
     wanted = asked(model, settings or [], to=to, methods=method, data=data, out=out)
-    from lab.extend import extend
+    from lab.extend.run import extend
     from lab.progress import quiet
 
     quiet()
@@ -184,7 +184,7 @@ def extend(
     print((bench.folder / "report.md").read_text())
     print(", ".join(str(path) for path in sorted(bench.folder.glob("*.*"))))
     if out is not None:
-        from lab.extend_export import write
+        from lab.extend.write import write
 
         print(write(bench, methods[-1], rows, out))
 
@@ -213,15 +213,15 @@ def finetune(
     out: Annotated[Path | None, typer.Option(help="The folder of the run; default: runs/MODEL-METHOD.")] = None,
 ) -> None:
     """Train a pretrained model further, with its own or another encoding, or go on where it was interrupted."""
-    from lab.finetuning import asked
+    from lab.finetune.settings import asked
 
     options = {"model.method": method, "model.longest": to, "seed": seed, "track": track}
     options |= {"train.length": length, "train.steps": steps, "train.batch": batch, "train.accumulate": accumulate}
     options |= {"train.lr": lr, "train.checkpointing": checkpointing or None}
     wanted = asked(model, settings or [], data=data, scheme=scheme, lora=lora, out=out, **options)
-    from lab.finetune import finetune
+    from lab.finetune.run import finetune
+    from lab.finetune.settled import settled
     from lab.rows import read as rows_of
-    from lab.settled import settled
     from lab.table import show
     from lab.track import publish
     from lab.train import accelerator_for
@@ -270,7 +270,7 @@ def translate(
 ) -> None:
     """What a trained encoder–decoder writes for each source."""
     from lab.config import of_run
-    from lab.translate import translate
+    from lab.seq2seq.translate import translate
 
     over = [f"eval.beams={beams}", f"eval.length_penalty={length_penalty}"]
     for line in translate(of_run(run, over), sources):
@@ -382,8 +382,8 @@ def bench_attention(
     out: Annotated[Path, typer.Option(help="Where the figures go, as JSON.")] = Path("runs/bench/attention.json"),
 ) -> None:
     """Attention of each scheme on each backend that runs it, at longer and longer inputs."""
-    from lab.bench import write
-    from lab.bench_attention import attention_speed, read_lengths, show
+    from lab.bench.attention import attention_speed, read_lengths, show
+    from lab.bench.train import write
 
     rows = list(attention_speed(read_lengths(lengths), heads=heads, size=size, rounds=rounds))
     write(rows, out)
@@ -398,7 +398,7 @@ def bench_train(
     out: Annotated[Path, typer.Option(help="Where the figures go, as JSON.")] = Path("runs/bench/train.json"),
 ) -> None:
     """Training steps of our decoder beside transformers' Llama of the same size: speed and peak memory."""
-    from lab.bench import show, train_speed, write
+    from lab.bench.train import show, train_speed, write
 
     result = train_speed(batch=batch, length=length, rounds=rounds)
     write(result, out)
@@ -411,8 +411,8 @@ def bench_eval(
     out: Annotated[Path, typer.Option(help="Where the figures go, as JSON.")] = Path("runs/bench/eval.json"),
 ) -> None:
     """Evaluation: one reading of a text instead of many, memory of long windows, what is kept of them."""
-    from lab.bench import write
-    from lab.bench_eval import eval_speed, read_parts, show
+    from lab.bench.evaluation import eval_speed, read_parts, show
+    from lab.bench.train import write
 
     rows = list(eval_speed(read_parts(parts)))
     write(rows, out)

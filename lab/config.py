@@ -36,8 +36,8 @@ def read(path: str | Path, overrides: list[str] = ()) -> Run:
 
 def kind_of(values: dict) -> type[Training]:
     """Whose settings these are: a masked language model, or one with an encoder and a decoder, has others."""
-    from lab.masked_settings import MaskedRun
-    from lab.seq2seq_settings import Translation
+    from lab.masked.settings import MaskedRun
+    from lab.seq2seq.settings import Translation
 
     model = values.get("model")
     if isinstance(model, dict) and {"encoder", "decoder"} & model.keys():

@@ -10,7 +10,7 @@ from lab.config import spec_of
 from lab.evaluate import trained_model
 from lab.model import LabModel, swap
 from lab.progress import quiet
-from lab.seq2seq_settings import Translation
+from lab.seq2seq.settings import Translation
 from lab.settings import Run
 from lab.tokenizer import Tokenizer, tokenizer_of
 from positional import SchemeError

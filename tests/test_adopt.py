@@ -9,8 +9,8 @@ from transformers import AutoModelForCausalLM, BloomConfig, GPT2Config, StaticCa
 
 from lab import LabError
 from lab.adopt import adopt, adopted, release
-from lab.adopted_rotary import is_table
-from lab.rope_config import described
+from lab.adopt.rotary import is_table
+from lab.rope.config import described
 from positional import SchemeError, Shape, build
 
 L0, LENGTH = 64, 100

@@ -72,7 +72,7 @@ def test_a_package_has_files_to_check(package):
 
 
 @pytest.mark.parametrize(
-    ("package", "home"), [("datasets", "lab/sources.py"), ("peft", "lab/lora.py"), ("wandb", "lab/track.py")]
+    ("package", "home"), [("datasets", "lab/sources.py"), ("peft", "lab/finetune/lora.py"), ("wandb", "lab/track.py")]
 )
 def test_a_package_of_one_purpose_is_imported_in_one_file(package, home):
     everything = files("lab") + files("positional") + files("eval")

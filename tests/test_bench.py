@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from eval.cost import Size
-from lab import LabError, bench_eval
-from lab.bench_eval import (
+from lab import LabError
+from lab.bench import evaluation
+from lab.bench.evaluation import (
     bytewise,
     claim,
     compared,
@@ -66,8 +67,8 @@ def test_what_sliding_windows_take_is_that_of_one_batch_by_flops(monkeypatch):
         yield
         clock.wall, clock.processor = 3.0, 2.0
 
-    monkeypatch.setattr(bench_eval.Clock, "__call__", three_seconds)
-    monkeypatch.setattr(bench_eval, "run", lambda model, jobs: ran.append([int(job.ids[-1]) for job in jobs]))
+    monkeypatch.setattr(evaluation.Clock, "__call__", three_seconds)
+    monkeypatch.setattr(evaluation, "run", lambda model, jobs: ran.append([int(job.ids[-1]) for job in jobs]))
     jobs = sliding(ids, range(4097, 4097 + 40 * 256), 4096, 256)
     assert len(jobs) == 40 and [estimate(None, size, jobs, turn) for turn in (0, 1)] == [(30.0, 20.0)] * 2
     assert ran == [[13568, 13824, 14080, 14336], [12544, 12800, 13056, 13312]]
@@ -101,7 +102,7 @@ def test_a_part_that_there_is_not_is_refused():
 
 
 def test_a_table_says_where_a_bound_is_missed(monkeypatch, capsys):
-    monkeypatch.setitem(bench_eval.PARTS, "grid", lambda: iter([claim("fast", 7.5, 8), claim("same", 0, most=0)]))
+    monkeypatch.setitem(evaluation.PARTS, "grid", lambda: iter([claim("fast", 7.5, 8), claim("same", 0, most=0)]))
     rows = list(eval_speed(["grid"]))
     assert [row["ok"] for row in rows] == [False, True] and rows[0]["part"] == "grid"
     show(rows)
@@ -115,7 +116,7 @@ def test_a_row_says_whether_its_bound_holds():
 
 
 def test_a_ratio_is_of_whole_turns():
-    quick, slow = bench_eval.Clock(), bench_eval.Clock()
+    quick, slow = evaluation.Clock(), evaluation.Clock()
     quick.wall, quick.processor, slow.wall, slow.processor = 4, 8, 30, 40
     row = compared("a", quick, slow, turns=2)
     assert (row["measured"], row["processor"], row["seconds"], row["instead_of"]) == (15, 10, 2, 30)

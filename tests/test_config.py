@@ -12,7 +12,7 @@ import lab.settings
 from eval.protocols import PROTOCOLS
 from lab import LabError
 from lab.config import dump, of_run, read, tree
-from lab.extending import Extending, asked
+from lab.extend.settings import Extending, asked
 from lab.settings import (
     Asked,
     Compare,

@@ -11,12 +11,12 @@ from test_rope_fields import BOTH
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from turned_models import turned
 
-import lab.export
+import lab.export.write
 from lab import LabError
-from lab.export import export
-from lab.rope_config import described
+from lab.export.verify import compared
+from lab.export.write import export
+from lab.rope.config import described
 from lab.rows import Row
-from lab.verify_export import compared
 
 TARGET = 256
 YARN = {"kind": "rope-yarn", "factor": "auto"}
@@ -39,7 +39,7 @@ def here(monkeypatch, tmp_path):
         reference.write(tmp_path / "reference.safetensors")
         return compared(folder, tmp_path / "reference.safetensors", code=code)
 
-    monkeypatch.setattr(lab.export, "differences", differences)
+    monkeypatch.setattr(lab.export.write, "differences", differences)
 
 
 def words():
@@ -171,7 +171,7 @@ def test_weights_that_are_not_those_measured_are_no_export(here, tmp_path, monke
         save_file(weights, folder / "model.safetensors", {"format": "pt"})
         return ""
 
-    monkeypatch.setattr(lab.export, "card", lambda *_: (spoil(tmp_path / "out.tmp"), "")[1])
+    monkeypatch.setattr(lab.export.write, "card", lambda *_: (spoil(tmp_path / "out.tmp"), "")[1])
     said = refusal(tmp_path, turned(families.model("llama"), YARN, TARGET), YARN)
     names = "float32: missing keys: model.layers.1.mlp.up_proj.weight"
     assert (names in said) == (harm == "missing") and "logits of" in said
@@ -226,7 +226,7 @@ MIXED = {"kind": "rope-ntk-mixed", "factor": 4.0}
 
 def coded(tmp_path, monkeypatch):
     """An export whose comparison is left out."""
-    monkeypatch.setattr(lab.export, "differences", lambda *_, **__: [])
+    monkeypatch.setattr(lab.export.write, "differences", lambda *_, **__: [])
     model = turned(families.model("llama"), MIXED, TARGET)
     return export(model, words(), MIXED, tmp_path / "out", target=TARGET)
 

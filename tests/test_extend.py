@@ -15,13 +15,13 @@ from eval.asked import Questions
 from eval.entries import Asked
 from lab import LabError
 from lab.cli import app
-from lab.extend import extend
-from lab.extend_bench import CutQuestions, bench_of
-from lab.extending import Extending, asked
+from lab.extend.measure import CutQuestions, bench_of
+from lab.extend.methods import METHODS, method, reach
+from lab.extend.recommend import Curve, chosen, holds, judged, said
+from lab.extend.run import extend
+from lab.extend.settings import Extending, asked
 from lab.fits import needed
-from lab.methods import METHODS, method, reach
 from lab.pretrained import config_of
-from lab.recommend import Curve, chosen, holds, judged, said
 from lab.rows import Row, read
 from positional import Shape, build
 
@@ -116,9 +116,9 @@ def test_the_same_call_goes_on_where_it_was(settings, monkeypatch):
     class Killed(BaseException):
         pass
 
-    import lab.extend
+    import lab.extend.run
 
-    put_in, seen = lab.extend.put_in, []
+    put_in, seen = lab.extend.run.put_in, []
 
     def killed(bench, one):
         seen.append(one.name)
@@ -126,7 +126,7 @@ def test_the_same_call_goes_on_where_it_was(settings, monkeypatch):
             raise Killed
         put_in(bench, one)
 
-    monkeypatch.setattr(lab.extend, "put_in", killed)
+    monkeypatch.setattr(lab.extend.run, "put_in", killed)
     with pytest.raises(Killed):
         extend(asked_for, quiet)
     monkeypatch.undo()
@@ -280,10 +280,10 @@ def test_models_that_cannot_be_extended(settings, tmp_path):
 
 
 def test_what_does_not_fit_is_told_before_weights_are_loaded(settings, monkeypatch):
-    import lab.extend_bench
+    import lab.extend.measure
     import lab.fits
 
-    monkeypatch.setattr(lab.extend_bench, "load", lambda *_, **__: pytest.fail("weights were loaded"))
+    monkeypatch.setattr(lab.extend.measure, "load", lambda *_, **__: pytest.fail("weights were loaded"))
     monkeypatch.setattr(lab.fits, "free_bytes", lambda device: 4 * 2**20)
     with pytest.raises(LabError) as told:
         extend(Extending(**settings | {"to": 2**16}), quiet)

@@ -20,22 +20,22 @@ from tiny_tuned import READS, equal, made, tuning, weights
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
-import lab.finetune
-import lab.finetune_export
-import lab.learner
+import lab.finetune.learner
+import lab.finetune.run
+import lab.finetune.write
 import lab.train
 from lab import LabError
 from lab.adopt import adopt, adopted
 from lab.cli import app
 from lab.config import of_run, read, tree
 from lab.data import corpus, long_documents, packed
-from lab.finetune import finetune
-from lab.finetuning import Finetuning, asked
-from lab.learner import Learner
+from lab.finetune.learner import Learner
+from lab.finetune.run import finetune
+from lab.finetune.settings import Finetuning, asked
+from lab.finetune.settled import settled
 from lab.optim import optimizer, rate
 from lab.rows import read as rows_of
 from lab.settings import Train
-from lab.settled import settled
 
 POSE = [{"kind": "rope-yarn", "factor": 4.0}, {"kind": "pose", "longest": 256}]
 LORA = ["lora={rank: 4, dropout: 0.2}", "train.lr=0.01"]
@@ -88,7 +88,7 @@ def stop_after(run: Finetuning, step: int, monkeypatch) -> None:
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "gpt_neox"])  # gemma2 caps its logits
 def test_the_loss_and_its_gradient_are_those_of_all_logits(family, monkeypatch):
-    monkeypatch.setattr(lab.learner, "LOGITS", 7 * 128)  # seven rows at once, which divides nothing here
+    monkeypatch.setattr(lab.finetune.learner, "LOGITS", 7 * 128)  # seven rows at once, which divides nothing here
     model = families.model(family)
     ids = torch.randint(3, 128, (2, 20))
     targets = ids.roll(-1, 1)
@@ -168,7 +168,7 @@ def test_the_same_leap_in_position_ids_would_cut_the_row_in_two():
 
 def test_a_model_whose_positions_are_dropped_is_told_none(folder):
     run = settled(tuning(folder, "model.method=drope"))
-    lm = lab.finetune.loaded(run, Accelerator(cpu=True))
+    lm = lab.finetune.run.loaded(run, Accelerator(cpu=True))
     ids = torch.arange(32)[None] + 3
     told = {"attention_mask": torch.ones_like(ids), "use_cache": False}
     with torch.no_grad():
@@ -311,7 +311,7 @@ def test_a_run_that_crashed_goes_on_to_the_same_weights(folder, whole, monkeypat
 
 
 def test_what_pose_and_dropout_draw_is_drawn_again_after_a_crash(folder, monkeypatch):
-    monkeypatch.setattr(lab.finetune_export, "export", lambda lm, _, __, folder, **___: lm.save_pretrained(folder))
+    monkeypatch.setattr(lab.finetune.write, "export", lambda lm, _, __, folder, **___: lm.save_pretrained(folder))
     words = ["model.method=pose", "model.longest=256", *LORA]
     alone, run = (settled(tuning(folder, f"name=pose-{how}", *words)) for how in ("alone", "crashed"))
     finetune(alone)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from lab import LabError
-from lab.longrope import PARENTS, POPULATION, Evaluated, Found, done, offspring, search
-from lab.longrope_factors import Individual, Space, bent, curve_of, straight
+from lab.extend.longrope import PARENTS, POPULATION, Evaluated, Found, done, offspring, search
+from lab.extend.longrope_factors import Individual, Space, bent, curve_of, straight
 
 BASE, L0, FACTOR, N = 10000.0, 512, 8.0, 32
 SPACE = Space(N, FACTOR, critical=16)
@@ -179,7 +179,7 @@ import os, signal, sys
 from pathlib import Path
 sys.path[:0] = [{tests!r}]
 from test_longrope import START, SPACE, distance, planted
-from lab.longrope import search
+from lab.extend.longrope import search
 wanted, asked = planted(7).factors, []
 def fitness(factors):
     asked.append(factors)

@@ -16,7 +16,7 @@ from eval.store import Store
 from eval.voice import Voice, in_words
 from lab import LabError
 from lab.adopt import adopted
-from lab.longrope_fitness import Effort, Needles, searched, space_of, started
+from lab.extend.longrope_fitness import Effort, Needles, searched, space_of, started
 from positional import Shape
 
 L0, TO, SMALL = 64, 512, Effort(budget=4, haystacks=2, needles=2)

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForMaskedLM
 
 from lab import LabError
-from lab.masked import LabMaskedModel, MaskedConfig
+from lab.masked.model import LabMaskedModel, MaskedConfig
 from lab.model import LabModel, swap
 from positional import SchemeError, build
 

@@ -18,8 +18,8 @@ from lab.config import of_run, read
 from lab.data import corpus, long_documents
 from lab.evaluate import evaluate
 from lab.generate import generate
-from lab.masked_settings import Mask, MaskedRun
-from lab.masking import Words, masked
+from lab.masked.masking import Words, masked
+from lab.masked.settings import Mask, MaskedRun
 from lab.settings import Run
 from lab.train import accelerator_for, train
 

@@ -14,18 +14,19 @@ import yaml
 from tokenizers import Tokenizer, models
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerFast
 
-from lab import LabError, bpe, parallel, sequence_tasks
+from lab import LabError
 from lab.compare import compare
 from lab.config import of_run, read
 from lab.evaluate import evaluate
-from lab.pairs import Flat, Parallel, batches, order, padded, pair_corpus
 from lab.rows import read as rows_in
-from lab.seq2seq_eval import scored, trained_model
-from lab.seq2seq_settings import Pairs, Translation
-from lab.sequence_tasks import drawn, ids_of, tasks_of, text_of
+from lab.seq2seq import bpe, parallel, tasks
+from lab.seq2seq.evaluate import scored, trained_model
+from lab.seq2seq.pairs import Flat, Parallel, batches, order, padded, pair_corpus
+from lab.seq2seq.settings import Pairs, Translation
+from lab.seq2seq.tasks import drawn, ids_of, tasks_of, text_of
+from lab.seq2seq.translate import translate
 from lab.settings import Run
 from lab.train import accelerator_for, train
-from lab.translate import translate
 
 ROOT = Path(__file__).parents[1]
 SYSTEM = [path for path in parallel.CATALOGUES if any(Path(path).glob("de/LC_MESSAGES/*.mo"))]
@@ -216,7 +217,7 @@ def test_problems_of_a_step_are_a_function_of_the_step_and_none_is_a_test_proble
     assert all(
         np.array_equal(a, b) for one, two in zip(rows, again, strict=True) for a, b in zip(one, two, strict=True)
     )
-    asked = {problem for size in (2, 3, 4) for problem, _ in sequence_tasks.tested(task, size, 10**5)}
+    asked = {problem for size in (2, 3, 4) for problem, _ in tasks.tested(task, size, 10**5)}
     assert not asked & {text_of(source.tolist()) for source, _ in rows}
     for source, target in rows:
         problem, answer = text_of(source.tolist()).decode(), text_of(target.tolist()).decode()

@@ -14,8 +14,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from lab.attention import attend
 from lab.config import read
 from lab.optim import rate
-from lab.seq2seq import Seq2Seq
-from lab.seq2seq_config import Seq2SeqConfig
+from lab.seq2seq.config import Seq2SeqConfig
+from lab.seq2seq.model import Seq2Seq
 from positional import Positions, Scores, Shape, build
 
 ROOT = Path(__file__).parents[1]
@@ -75,7 +75,7 @@ def test_the_smallest_row_of_table_3_tells_a_larger_vocabulary():
 
 def test_the_base_model_is_what_the_configuration_of_the_paper_builds():
     """Table 3, and configs/paper/base.yaml."""
-    from lab.seq2seq_train import config_of
+    from lab.seq2seq.train import config_of
 
     class Told:
         pad_token_id, bos_token_id, eos_token_id = 0, 1, 2

@@ -9,7 +9,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 from lab import LabError
 from lab.cache import NAME
-from lab.rnn_seq2seq import RNNSeq2Seq, RNNSeq2SeqConfig
+from lab.seq2seq.rnn import RNNSeq2Seq, RNNSeq2SeqConfig
 
 V, S, T = 20, 7, 6
 MAKES = [(cell, attention) for cell in ("lstm", "gru") for attention in ("bahdanau", "luong")]

@@ -18,8 +18,8 @@ from transformers import (
 )
 
 from lab import LabError
-from lab.rope_config import described
-from lab.rotary import rotary_modules, turns
+from lab.rope.config import described
+from lab.rope.modules import rotary_modules, turns
 
 L0 = 64
 LENGTHS = (1, 40, L0, L0 + 1, 200, 512)

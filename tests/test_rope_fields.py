@@ -8,9 +8,9 @@ import torch
 from test_rope_config import L0, LISTS, assert_same_turns
 
 from lab import LabError
-from lab.left_out import resolved
-from lab.rope_config import described
-from lab.rope_fields import older, renewed, written
+from lab.rope.config import described
+from lab.rope.fields import older, renewed, written
+from lab.rope.left_out import resolved
 from positional import SchemeError
 from positional.build import kinds, parse
 

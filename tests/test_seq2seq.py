@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from transformers import AutoModelForSeq2SeqLM
 
 from lab import LabError
-from lab.seq2seq import Seq2Seq, swap
-from lab.seq2seq_config import Seq2SeqConfig
+from lab.seq2seq.config import Seq2SeqConfig
+from lab.seq2seq.model import Seq2Seq, swap
 from positional import SchemeError
 
 V, S, T = 20, 7, 6

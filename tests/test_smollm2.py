@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from lab.extend import extend
-from lab.extending import asked
+from lab.extend.run import extend
+from lab.extend.settings import asked
 
 ROOT = Path(__file__).parents[1]
 

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from lab.config import checked, merged, parsed
-from lab.finetuning import Finetuning
+from lab.finetune.settings import Finetuning
 
 READS = 64
 """Tokens that the Llama was made for."""

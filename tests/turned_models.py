@@ -3,9 +3,9 @@
 import torch
 from torch import nn
 
-from lab.left_out import resolved
-from lab.rope_config import Rotation, described
-from lab.rotary import rotary_modules
+from lab.rope.config import Rotation, described
+from lab.rope.left_out import resolved
+from lab.rope.modules import rotary_modules
 
 
 class Turned(nn.Module):

@@ -13,8 +13,8 @@ from statistics import median
 import torch
 
 from lab import LabError
-from lab.bench import allocator, machine, resident_peak
-from lab.bench_attention import in_turns
+from lab.bench.attention import in_turns
+from lab.bench.train import allocator, machine, resident_peak
 from lab.complexity.counts import flops
 from lab.complexity.layers import Mixing, Sizes, here, names
 from lab.complexity.path import between

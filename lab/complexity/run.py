@@ -4,7 +4,7 @@ from pathlib import Path
 
 from eval.jsonl import append
 from lab import LabError
-from lab.bench_attention import read_lengths
+from lab.bench.attention import read_lengths
 from lab.complexity.layers import Sizes
 from lab.complexity.measure import complexity
 from lab.complexity.report import figure, markdown

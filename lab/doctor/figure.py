@@ -6,7 +6,7 @@ from pathlib import Path
 from lab.doctor import Report
 from lab.doctor.entries import Entry
 from lab.doctor.lanes import Lanes
-from lab.lanes import BLENDED, KEPT, STRETCHED
+from lab.rope.lanes import BLENDED, KEPT, STRETCHED
 
 
 def draw(report: Report, path: Path) -> Path | None:

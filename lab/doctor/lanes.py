@@ -9,7 +9,7 @@ import torch
 from lab.doctor.entries import Entry
 from lab.doctor.finding import number
 from lab.doctor.keys import LISTS
-from lab.lanes import kinds_of
+from lab.rope.lanes import kinds_of
 from positional import SchemeError, Shape, build
 from positional.rope import Rope
 from positional.rope_by_parts import RopeByParts

@@ -1,0 +1,1 @@
+"""What lab bench measures on this machine: training steps, attention, and evaluation."""

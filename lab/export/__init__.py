@@ -1,0 +1,1 @@
+"""A model with another encoding as a checkpoint that others load, and is compared with what was measured."""

@@ -1,0 +1,1 @@
+"""A pretrained model trained further, by the loop of lab train."""

@@ -1,0 +1,1 @@
+"""Masked language models: the decoder's blocks, read both ways."""

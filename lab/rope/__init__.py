@@ -1,0 +1,1 @@
+"""RoPE as transformers keeps it: in configurations, and in the modules of a live model."""

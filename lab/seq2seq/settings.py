@@ -1,0 +1,219 @@
+"""Settings of an encoder–decoder run: pairs, sizes, steps; `configs/paper/seq2seq.yaml` says what each one means."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from lab.settings import Compare, Settings, Spec, Train, Trained, Training
+
+Listed = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
+Sides = Spec
+"""`rope`, for both sides, or `{encoder: rope, decoder: alibi}`."""
+
+
+class Pairs(Settings):
+    source: Literal["algorithmic", "text", "hub", "gettext"] = "algorithmic"
+    task: Listed = []
+    sizes: tuple[Annotated[int, Field(gt=0)], Annotated[int, Field(gt=0)]] = Field((1, 10), strict=False)
+    path: Listed = []
+    name: str | None = None
+    config: str | None = None
+    split: str = "train"
+    streaming: bool = False
+    column: str = "translation"
+    languages: tuple[str, str] = Field(("en", "de"), strict=False)
+    pairs: int | None = Field(None, gt=0)
+    tokenizer: str = "bpe"
+    vocabulary: int = Field(8000, gt=3)
+    held_out: float = Field(0.05, gt=0, le=1)
+    cache: str = "runs/.data"
+
+    @model_validator(mode="after")
+    def source_has_what_it_reads(self):
+        if self.source == "algorithmic" and len(self.task) != 1:
+            raise ValueError("source algorithmic needs one `task`, such as copy, reverse, sort or words")
+        if self.source == "text" and len(self.path) != 2:
+            raise ValueError("source text needs two files in `path`, the second a translation line by line")
+        if self.source == "hub" and not self.name:
+            raise ValueError("source hub needs `name`: a dataset of translations such as wmt/wmt14, with its `config`")
+        return self
+
+
+class Stack(Settings):
+    layers: int = Field(6, gt=0)
+    positional: Spec = "sinusoidal"
+
+
+class EncoderDecoder(Settings):
+    width: int = Field(512, gt=0)
+    hidden: int = Field(2048, gt=0)
+    heads: int = Field(8, gt=0)
+    key_size: int | None = Field(None, gt=0)
+    value_size: int | None = Field(None, gt=0)
+    norm: Literal["post", "pre"] = "post"
+    dropout: float = Field(0.1, ge=0, lt=1)
+    label_smoothing: float = Field(0.1, ge=0, lt=1)
+    tie: bool = True
+    attention: Literal["auto", "flash3", "flash4", "flash2", "sdpa", "varlen", "flex", "eager"] = "auto"
+    encoder: Stack = Stack()
+    decoder: Stack = Stack()
+
+
+class Steps(Train):
+    """The paper's: Adam, the rate of its section 5.3; a batch is counted in tokens."""
+
+    length: int = Field(256, gt=1)
+    batch: int = Field(4096, gt=0)
+    steps: int = Field(100000, gt=0)
+    lr: float = Field(7e-4, gt=0)
+    schedule: Literal["cosine", "stable", "inverse-sqrt"] = "inverse-sqrt"
+    warmup: int = Field(4000, ge=0)
+    betas: tuple[float, float] = Field((0.9, 0.98), strict=False)
+    eps: float = Field(1e-9, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+
+
+class Answering(Settings):
+    """How a trained model is asked, and how its answers are decoded."""
+
+    sizes: list[Annotated[int, Field(gt=0)]] = []
+    problems: int = Field(100, gt=0)
+    beams: int = Field(1, gt=0)
+    length_penalty: float = 0.6
+    batch_tokens: int = Field(16384, gt=0)
+    swap: list[Sides] = []
+
+
+class Translation(Training):
+    """Everything that an encoder–decoder run is made of."""
+
+    data: Pairs
+    model: EncoderDecoder = EncoderDecoder()
+    train: Steps = Steps()
+    eval: Answering = Answering()
+    compare: Compare = Compare()
+
+    @model_validator(mode="after")
+    def parts_fit_together(self):
+        if problems := list(misfits(self)):
+            raise ValueError("\n".join(problems))
+        return self
+
+    @property
+    def encoding(self) -> str:
+        return self.names([self.sides])[0]
+
+    @property
+    def sides(self) -> dict[str, Spec]:
+        return {"encoder": self.model.encoder.positional, "decoder": self.model.decoder.positional}
+
+    @property
+    def sources(self) -> list[Path]:
+        from positional.build import sources
+
+        return list(dict.fromkeys(path for spec in self.sides.values() for path in sources(spec)))
+
+    @property
+    def subject(self):
+        from lab.seq2seq.train import Translating
+
+        return Translating()
+
+    def names(self, specs: list[Sides]) -> list[str]:
+        """`rope` for both sides, `rope / alibi` for encoder / decoder."""
+        from positional.build import names_of
+
+        both = [sides_of(spec) for spec in specs]
+        every: list[Spec] = []  # once each: an encoding on two lines, or on two sides, has one name
+        for one in (one for sides in both for one in sides.values()):
+            every += [] if one in every else [one]
+        called = names_of(every)
+        made = []
+        for sides in both:
+            encoder, decoder = (called[every.index(one)] for one in sides.values())
+            made.append(encoder if encoder == decoder else f"{encoder} / {decoder}")
+        return [
+            name if name not in made[:at] else f"{name} ({made[:at].count(name) + 1})" for at, name in enumerate(made)
+        ]
+
+    def names_of_lines(self, lines: list[Trained]) -> list[str]:
+        return self.names([line.train for line in lines])
+
+    def with_line(self, line: Trained) -> EncoderDecoder:
+        """The model's settings with the encodings of a line of a comparison."""
+        return self.with_encoding(line.train)
+
+    def with_encoding(self, spec: Sides) -> EncoderDecoder:
+        """The model's settings with other encodings."""
+        found = {
+            side: getattr(self.model, side).model_copy(update={"positional": one})
+            for side, one in sides_of(spec).items()
+        }
+        return self.model.model_copy(update=found)
+
+
+def sides_of(spec: Sides) -> dict[str, Spec]:
+    """What is said of both sides at once, said of each."""
+    if isinstance(spec, dict) and "kind" not in spec:
+        return {"encoder": spec.get("encoder", "sinusoidal"), "decoder": spec.get("decoder", "sinusoidal")}
+    return {"encoder": spec, "decoder": spec}
+
+
+def misfits(run: Translation) -> Iterator[str]:
+    """What no single setting shows."""
+    from positional import SchemeError
+
+    m = run.model
+    if m.width % m.heads and None in (m.key_size, m.value_size):
+        yield f"model: width {m.width} is not a multiple of heads {m.heads}: set key_size and value_size"
+        return
+    for i in (i for i, line in enumerate(run.compare.runs) if line.mixer is not None):
+        yield f"compare.runs[{i}].mixer: an encoder–decoder has attention in all layers; leave it out"
+    specs: dict[str, Any] = {f"eval.swap[{i}]": spec for i, spec in enumerate(run.eval.swap)}
+    for i, line in enumerate(run.compare.runs):
+        specs |= {f"compare.runs[{i}].train": line.train}
+        specs |= {f"compare.runs[{i}].swap[{j}]": spec for j, spec in enumerate(line.swap)}
+    for key, spec in {"model": run.sides, **specs}.items():
+        for side, one in sides_of(spec).items():
+            try:
+                built(run, side, one)
+            except SchemeError as error:
+                yield f"{key}.{side}: {error}"
+    if run.data.source == "algorithmic":
+        yield from unfitting(run)
+
+
+def built(run: Translation, side: str, spec: Spec):
+    from positional import SchemeError, Shape, build
+    from positional.build import name_of
+
+    m = run.model
+    size = m.width // m.heads if m.key_size is None else m.key_size
+    scheme = build(spec, Shape(m.width, m.heads, m.heads, getattr(m, side).layers, run.train.length, size))
+    if side == "encoder" and scheme.causal_only:
+        raise SchemeError(f"{name_of(spec)} is for the decoder alone: {scheme.causal_only}")
+    return scheme
+
+
+def unfitting(run: Translation) -> Iterator[str]:
+    """Sizes of problems that do not exist, or do not fit the training length."""
+    from eval import EvalError
+    from eval.algorithmic import problems
+    from eval.problems import task_of
+
+    (task,), (smallest, largest) = run.data.task, run.data.sizes
+    if smallest > largest:
+        yield f"data.sizes: [{smallest}, {largest}] holds no size: write the smallest first"
+    try:
+        source = max(map(len, problems(task, largest, range(64), 0, "train")[0]))
+        needed = 1 + max(source, task_of(task).longest(largest) - source)
+    except EvalError as error:
+        yield f"data.{'sizes' if 'size' in str(error) else 'task'}: {error}"
+        return
+    if needed > run.train.length:
+        yield (
+            f"train.length: {task} with {largest} {task_of(task).unit} takes {needed} tokens on one side with its end, "
+            f"{run.train.length} are given: raise train.length or lower data.sizes"
+        )
