@@ -100,8 +100,8 @@ def parts_of(run: Run) -> list[tuple[str, Run]]:
 
 
 def costs(parts: list[tuple[str, Run]]) -> list[str]:
-    """Sizes and speeds of training, where mixers are compared. No rows: a speed is of one day on one machine."""
-    if len({json.dumps(getattr(part.model, "mixer", None)) for _, part in parts}) < 2:
+    """Sizes and speeds of training, where more than encodings differ. No rows: a speed is of one day on one machine."""
+    if len({json.dumps(beside_encodings(part.model.model_dump(mode="json"))) for _, part in parts}) < 2:
         return []
     said = []
     for name, part in parts:
@@ -110,3 +110,12 @@ def costs(parts: list[tuple[str, Run]]) -> list[str]:
             count = sum(math.prod(file.get_slice(key).get_shape()) for key in file.keys())
         said.append(f"{name}, seed {part.seed}: {count:,} parameters, trained at {speed:,.0f} tokens/s.")
     return said
+
+
+def beside_encodings(model: dict) -> dict:
+    """What a model's settings say of anything else."""
+    return {
+        key: beside_encodings(value) if key in ("encoder", "decoder") else value
+        for key, value in model.items()
+        if key != "positional"
+    }

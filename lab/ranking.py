@@ -12,6 +12,9 @@ LONGER = "longer than trained"
 """How the note of a row begins whose size was not trained on: the sizes that encodings are ranked by."""
 
 
+UNITS = {"exact": "% exact", "nats": "nats per token"}
+
+
 def merged(folders: list[Path]) -> list[Row]:
     """The rows of several comparisons. Raises LabError where one has none, or two have measured the same."""
     found: dict[tuple, Path] = {}
@@ -29,24 +32,27 @@ def merged(folders: list[Path]) -> list[Row]:
     return rows
 
 
-def layout(rows: list[Row]) -> tuple[list[str], list[list[str]], list[str]]:
-    """Header, lines and footnotes."""
-    exact = [row for row in rows if row.metric == "exact"]
-    tasks = list(dict.fromkeys(task_of(row) for row in exact))
-    trained = max((row.length for row in exact if not longer(row)), default=0)
-    beyond = sorted({row.length for row in exact if longer(row)})
+def layout(rows: list[Row], metric: str = "exact") -> tuple[list[str], list[list[str]], list[str]]:
+    """Header, lines and footnotes. Encodings are ranked by exact answers alone."""
+    own_rows = [row for row in rows if row.metric == metric]
+    tasks = list(dict.fromkeys(task_of(row) for row in own_rows))
+    trained = max((row.length for row in own_rows if not longer(row)), default=0)
+    beyond = sorted({row.length for row in own_rows if longer(row)})
     shown = [size for size in (trained, *quarters(trained, beyond)) if size]
-    header = ["% exact", f"1–{trained}", *(f"{n} ({n / max(trained, 1):g}×)" for n in shown), "longer", "MRR"]
-    ranks = ranking(rows)
+    header = [UNITS[metric], f"1–{trained}", *(f"{n} ({n / max(trained, 1):g}×)" for n in shown), "longer"]
+    ranks = ranking(rows) if metric == "exact" else {}
     body = []
     for task in tasks:
-        for name in dict.fromkeys(label(row.trained_as, row.scheme) for row in exact):
-            own = [row for row in exact if task_of(row) == task and label(row.trained_as, row.scheme) == name]
+        for name in dict.fromkeys(label(row.trained_as, row.scheme) for row in own_rows):
+            own = [row for row in own_rows if task_of(row) == task and label(row.trained_as, row.scheme) == name]
             cells = [[row for row in own if not longer(row)], *([row for row in own if row.length == n] for n in shown)]
-            rank = f"{ranks[task][name]:.2f}" if name in ranks.get(task, {}) else "–"
             line = f"{task}: {name}" if len(tasks) > 1 else name
-            body.append([line, *map(cell, [*cells, [row for row in own if longer(row)]]), rank])
-    return header, body, footnotes(exact, ranks, tasks)
+            line = [line, *(cell(some, metric) for some in [*cells, [row for row in own if longer(row)]])]
+            rank = f"{ranks[task][name]:.2f}" if name in ranks.get(task, {}) else "–"
+            body.append([*line, rank] if metric == "exact" else line)
+    if metric == "nats":
+        return header, body, ["Of the right answers to the same problems, their ends counted; means over sizes."]
+    return [*header, "MRR"], body, footnotes(own_rows, ranks, tasks)
 
 
 def quarters(trained: int, beyond: list[int]) -> list[int]:
@@ -54,17 +60,24 @@ def quarters(trained: int, beyond: list[int]) -> list[int]:
     return beyond if len(beyond) < 9 else [n for n in beyond if trained and 4 * n % trained == 0]
 
 
-def cell(rows: list[Row]) -> str:
+def cell(rows: list[Row], metric: str = "exact") -> str:
     """The mean over sizes and seeds, with the extremes of the seeds where there are several."""
     by_seed = defaultdict(list)
     for row in rows:
         if row.value is not None:
-            by_seed[row.seed].append(100 * row.value)
+            by_seed[row.seed].append(100 * row.value if metric == "exact" else row.value)
     means = [fmean(values) for values in by_seed.values()]
     if not means:
         return "–"
-    spread = f" ({min(means):.0f}–{max(means):.0f})" if len(means) > 1 else ""
-    return f"{fmean(means):.0f}{spread}"
+    spread = f" ({written(min(means), metric)}–{written(max(means), metric)})" if len(means) > 1 else ""
+    return written(fmean(means), metric) + spread
+
+
+def written(value: float, metric: str) -> str:
+    """A share with as many digits as tell it from 0 and 100."""
+    if metric == "nats":
+        return f"{value:.3f}"
+    return f"{value:.0f}" if 1 <= value <= 99 or value in (0, 100) else f"{value:.1f}"
 
 
 def task_of(row: Row) -> str:

@@ -44,7 +44,7 @@ def cell(rows: list[Row]) -> str:
 def tables(rows: list[Row]) -> list[tuple[str, str]]:
     """Probe and metric of each table: perplexity, what else has a loss for each context length, and tasks."""
     if any(row.probe.startswith("algorithmic") for row in rows):
-        return [("algorithmic", "exact")]
+        return [("algorithmic", metric) for metric in ("exact", "nats") if any(row.metric == metric for row in rows)]
     found = dict.fromkeys((row.probe, row.metric) for row in rows if row.metric in METRICS)
     reach = [("reach", "")] if any(row.probe == "reach" for row in rows) else []
     return [one for one in found if one[0] not in ("position", "gain", "copyable")] + reach
@@ -55,7 +55,7 @@ def layout(rows: list[Row], train_length: int, probe: str, metric: str) -> tuple
     if probe == "algorithmic":
         from lab.ranking import layout as of_sizes
 
-        return of_sizes(rows)
+        return of_sizes(rows, metric)
     if probe == "reach":
         return of_reach(rows)
     table = cells(rows, probe, metric)

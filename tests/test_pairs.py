@@ -4,6 +4,7 @@
 
 import gettext
 import json
+import re
 import struct
 from pathlib import Path
 
@@ -15,12 +16,12 @@ from tokenizers import Tokenizer, models
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from lab import LabError
-from lab.compare import compare
+from lab.compare import compare, parts_of
 from lab.config import of_run, read
 from lab.evaluate import evaluate
 from lab.rows import read as rows_in
 from lab.seq2seq import bpe, parallel, tasks
-from lab.seq2seq.evaluate import scored, trained_model
+from lab.seq2seq.evaluate import scored, surprise, trained_model
 from lab.seq2seq.pairs import Flat, Parallel, batches, order, padded, pair_corpus
 from lab.seq2seq.settings import Pairs, Translation
 from lab.seq2seq.tasks import drawn, ids_of, tasks_of, text_of
@@ -234,11 +235,12 @@ def test_a_task_is_trained_on_measured_and_answered(tmp_path):
     assert [json.loads(line)["step"] for line in (run.path / "train.jsonl").open()] == [1, 2, 3, 4]
     assert train(run, accelerator) == folder
     rows = list(evaluate(of_run(run.path, ["eval.sizes=[2,11,12]", "eval.swap=[rope]"]), accelerator))
-    assert [(row.scheme, row.length, row.count) for row in rows] == [
-        *(("sinusoidal", size, 3) for size in (2, 11, 12)),
-        *(("rope", size, 3) for size in (2, 11, 12)),
-    ]
-    assert all(row.probe == "algorithmic/reverse" and 0 <= row.value <= 1 for row in rows)
+    exact, nats = ([row for row in rows if row.metric == metric] for metric in ("exact", "nats"))
+    assert len(exact) + len(nats) == len(rows) and {row.probe for row in rows} == {"algorithmic/reverse"}
+    asked = [(scheme, size) for scheme in ("sinusoidal", "rope") for size in (2, 11, 12)]
+    assert [(row.scheme, row.length, row.count) for row in exact] == [(*one, 3) for one in asked]
+    assert [(row.scheme, row.length, row.count) for row in nats] == [(*one, 3 * (one[1] + 1)) for one in asked]
+    assert all(0 <= row.value <= 1 for row in exact)
     assert (
         AutoModelForSeq2SeqLM.from_pretrained(folder).config.vocab_size
         == 259
@@ -267,12 +269,62 @@ def test_an_interrupted_run_goes_on_to_the_same_weights(tmp_path, monkeypatch):
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
+def test_the_nats_of_problems_are_those_of_their_answers_one_by_one(tmp_path):
+    """Of a problem alone, no padding beside it: the model's logarithms at each letter of its answer and at its end."""
+    run = run_of(tmp_path, {"task": "words", "sizes": [1, 1]})  # answers of many lengths
+    train(run)
+    model, asked = trained_model(run), list(tasks.tested("words", 1, 4))
+    total, tokens = 0.0, 0
+    for problem, answer in asked:
+        source, target = (torch.from_numpy(ids_of(text))[None] for text in (problem, answer))
+        start = torch.full((1, 1), model.config.decoder_start_token_id)
+        with torch.no_grad():
+            logits = model(source, decoder_input_ids=torch.cat([start, target[:, :-1]], 1)).logits
+        total -= float(logits.log_softmax(-1).gather(2, target[..., None]).sum())
+        tokens += target.numel()
+    value, count = surprise(model, run, 1, 4)
+    assert count == tokens == sum(len(answer) + 1 for _, answer in asked)
+    assert value == pytest.approx(total / tokens, rel=1e-5)
+
+
+def test_a_comparison_changes_sizes_on_a_line(tmp_path):
+    lines = [{"train": "rope"}, {"model": {"heads": 4}}, {"train": "rope", "model": {"heads": 4, "hidden": 8}}]
+    run = run_of(tmp_path, {"task": "copy", "sizes": [1, 2]}, compare={"runs": [*lines, lines[1]]}, eval={"sizes": [2]})
+    names = ["rope", "sinusoidal heads=4", "rope heads=4 hidden=8", "sinusoidal heads=4 (2)"]
+    assert run.names_of_lines(run.compare.runs) == names
+    sizes = [(part.model.heads, part.model.hidden, part.model.encoder.layers) for _, part in parts_of(run)]
+    assert sizes == [(2, 32, 1), (4, 32, 1), (4, 8, 1), (4, 32, 1)]
+    table = (compare(run) / "table.md").read_text()
+    assert "| rope heads=4 hidden=8 |" in table and "nats per token" in table
+    fewer = 2 * (2 * 16 + 1) * (32 - 8)  # a matrix in, its bias, a matrix out, on each side
+    counts = [int(found.replace(",", "")) for found in re.findall(r"seed 0: ([\d,]+) parameters", table)]
+    assert counts[0] == counts[1] == counts[3] == counts[2] + fewer
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"head": 4}, "compare.runs[0].model.head: unknown key, did you mean heads?"),
+        ({"heads": 0}, "compare.runs[0].model.heads: must be greater than 0, got 0"),
+        ({"heads": 3}, "compare.runs[0].model: width 16 is not a multiple of heads 3: set key_size and value_size"),
+        (
+            {"encoder": {"positional": "rope"}},
+            "compare.runs[0].model.encoder.positional: the encodings of a line stand in its `train`",
+        ),
+    ],
+)
+def test_what_a_line_cannot_change_is_said(tmp_path, changes, message):
+    lines = [{"train": "rope", "model": changes}]
+    assert message in refusal(tmp_path, {"task": "copy", "sizes": [1, 2]}, compare={"runs": lines})
+
+
 def test_a_comparison_puts_encodings_on_either_side(tmp_path):
     lines = [{"train": "learned"}, {"train": {"encoder": "rope", "decoder": "alibi"}, "swap": ["rope"]}]
     run = run_of(
         tmp_path, {"task": "copy", "sizes": [1, 2]}, compare={"runs": lines}, eval={"sizes": [2, 12], "problems": 2}
     )
-    found = {(row.trained_as, row.scheme, row.length): row for row in rows_in(compare(run) / "rows.jsonl")}
+    rows = [row for row in rows_in(compare(run) / "rows.jsonl") if row.metric == "exact"]
+    found = {(row.trained_as, row.scheme, row.length): row for row in rows}
     assert set(found) == {
         (trained, scheme, size)
         for trained, scheme in (("learned", "learned"), ("rope / alibi", "rope / alibi"), ("rope / alibi", "rope"))

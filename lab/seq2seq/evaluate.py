@@ -19,7 +19,7 @@ from lab.rows import Row
 from lab.seq2seq.config import Seq2SeqConfig
 from lab.seq2seq.decode import limit_of, of_length, room_of, written
 from lab.seq2seq.model import Seq2Seq, swap
-from lab.seq2seq.pairs import PairCorpus, padded
+from lab.seq2seq.pairs import PairCorpus, Rows, padded
 from lab.seq2seq.settings import Translation, sides_of
 from lab.seq2seq.tasks import ids_of, tested, text_of
 from lab.tasks import Answers
@@ -44,6 +44,24 @@ def answered(model: Seq2Seq, run: Translation, problems: int) -> dict[str, float
     return found
 
 
+@torch.no_grad()
+def surprise(model: Seq2Seq, run: Translation, size: int, problems: int) -> tuple[float, int]:
+    """Nats a token of the right answers and their ends to the same test problems, and how many tokens these are."""
+    asked = [(ids_of(problem), ids_of(answer)) for problem, answer in tested(run.data.task[0], size, problems)]
+    return nats(model, run, asked, model.config.pad_token_id)
+
+
+def nats(model: Seq2Seq, run: Translation, pairs: Rows, pad: int) -> tuple[float, int]:
+    """Nats a target token of pairs of ids, unsmoothed, and how many tokens these are."""
+    total, count = 0.0, 0
+    for some in of_length([source for source, _ in pairs], run.eval.batch_tokens):
+        call = padded([pairs[n] for n in some], pad)
+        tensors: dict[str, Tensor] = {name: torch.from_numpy(x).to(model.device) for name, x in call.items()}
+        total += float(model(**tensors, num_items_in_batch=1).loss)
+        count += int((call["labels"] >= 0).sum())
+    return total / max(1, count), count
+
+
 def too_long(model: Seq2Seq, run: Translation, size: int) -> str:
     """Why a size cannot be asked; empty where it can."""
     from eval import EvalError
@@ -66,13 +84,7 @@ def loss_of(model: Seq2Seq, run: Translation, text: PairCorpus, pairs: int) -> f
     """Nats a target token of the first held-out pairs that are no longer than training ones."""
     s, t = text.held_out.sources.lengths, text.held_out.targets.lengths
     kept = np.flatnonzero(np.maximum(s, t) <= run.train.length)[:pairs]
-    total, count = 0.0, 0
-    for some in of_length([text.held_out.sources[n] for n in kept], run.eval.batch_tokens):
-        call = padded(text.held_out.rows(kept[some]), text.meta["pad"])
-        tensors: dict[str, Tensor] = {name: torch.from_numpy(x).to(model.device) for name, x in call.items()}
-        total += float(model(**tensors, num_items_in_batch=1).loss)
-        count += int((call["labels"] >= 0).sum())
-    return total / max(1, count)
+    return nats(model, run, text.held_out.rows(kept), text.meta["pad"])[0]
 
 
 @dataclass(frozen=True)
@@ -113,15 +125,15 @@ def described(run: Translation) -> str:
 
 
 def of_tasks(model: Seq2Seq, run: Translation, blank: Row) -> Iterator[Row]:
-    """Exact match by size."""
+    """By size, of the same problems: the share of exact answers, and what the right ones cost a token."""
     for size in sizes_of(run):
         note = blank.note or too_long(model, run, size)
-        row = replace(row_of(blank, run, run.data.task[0], size, note), metric="exact")
-        if note:
+        for metric, measure in {"exact": exact, "nats": surprise}.items():
+            row = replace(row_of(blank, run, run.data.task[0], size, note), metric=metric)
+            if not note:
+                value, count = measure(model, run, size, run.eval.problems)
+                row = replace(row, value=value, count=count)
             yield row
-        else:
-            value, count = exact(model, run, size, run.eval.problems)
-            yield replace(row, value=value, count=count)
 
 
 def of_text(model: Seq2Seq, run: Translation, blank: Row) -> Iterator[Row]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from lab.settings import Compare, Settings, Spec, Train, Trained, Training
 
@@ -86,6 +86,16 @@ class Answering(Settings):
     swap: list[Sides] = []
 
 
+class Line(Trained):
+    """A line of a comparison: encodings to train with, and what else of the model is otherwise than the run's."""
+
+    model: dict[str, Any] = {}
+
+
+class Lines(Compare):
+    runs: list[Line] = []
+
+
 class Translation(Training):
     """Everything that an encoder–decoder run is made of."""
 
@@ -93,7 +103,7 @@ class Translation(Training):
     model: EncoderDecoder = EncoderDecoder()
     train: Steps = Steps()
     eval: Answering = Answering()
-    compare: Compare = Compare()
+    compare: Lines = Lines()
 
     @model_validator(mode="after")
     def parts_fit_together(self):
@@ -122,28 +132,21 @@ class Translation(Training):
         return Translating()
 
     def names(self, specs: list[Sides]) -> list[str]:
-        """`rope` for both sides, `rope / alibi` for encoder / decoder."""
-        from positional.build import names_of
+        """`rope` for both sides, `rope / alibi` for encoder / decoder; all different."""
+        return apart(called(specs))
 
-        both = [sides_of(spec) for spec in specs]
-        every: list[Spec] = []  # once each: an encoding on two lines, or on two sides, has one name
-        for one in (one for sides in both for one in sides.values()):
-            every += [] if one in every else [one]
-        called = names_of(every)
-        made = []
-        for sides in both:
-            encoder, decoder = (called[every.index(one)] for one in sides.values())
-            made.append(encoder if encoder == decoder else f"{encoder} / {decoder}")
-        return [
-            name if name not in made[:at] else f"{name} ({made[:at].count(name) + 1})" for at, name in enumerate(made)
-        ]
+    def names_of_lines(self, lines: list[Line]) -> list[str]:
+        """The encodings, and behind them what else of the model a line changes: `sinusoidal heads=1`."""
+        changed = [[f"{key}={value}" for key, value in line.model.items()] for line in lines]
+        encodings = called([line.train or self.sides for line in lines])
+        return apart([" ".join([name, *more]) for name, more in zip(encodings, changed, strict=True)])
 
-    def names_of_lines(self, lines: list[Trained]) -> list[str]:
-        return self.names([line.train for line in lines])
+    def with_line(self, line: Line) -> EncoderDecoder:
+        """The model's settings with what a line of a comparison says of them."""
+        from lab.config import merged
 
-    def with_line(self, line: Trained) -> EncoderDecoder:
-        """The model's settings with the encodings of a line of a comparison."""
-        return self.with_encoding(line.train)
+        found = self.with_encoding(line.train or self.sides)
+        return EncoderDecoder.model_validate(merged(found.model_dump(), line.model)) if line.model else found
 
     def with_encoding(self, spec: Sides) -> EncoderDecoder:
         """The model's settings with other encodings."""
@@ -152,6 +155,27 @@ class Translation(Training):
             for side, one in sides_of(spec).items()
         }
         return self.model.model_copy(update=found)
+
+
+def called(specs: list[Sides]) -> list[str]:
+    """What tables call each; an encoding has one name wherever it is, on two lines or on two sides."""
+    from positional.build import names_of
+
+    both = [sides_of(spec) for spec in specs]
+    every: list[Spec] = []
+    for one in (one for sides in both for one in sides.values()):
+        every += [] if one in every else [one]
+    names = names_of(every)
+    found = []
+    for sides in both:
+        encoder, decoder = (names[every.index(one)] for one in sides.values())
+        found.append(encoder if encoder == decoder else f"{encoder} / {decoder}")
+    return found
+
+
+def apart(names: list[str]) -> list[str]:
+    """Names all different: of the same ones, all but the first are numbered."""
+    return [n if n not in names[:at] else f"{n} ({names[:at].count(n) + 1})" for at, n in enumerate(names)]
 
 
 def sides_of(spec: Sides) -> dict[str, Spec]:
@@ -163,26 +187,61 @@ def sides_of(spec: Sides) -> dict[str, Spec]:
 
 def misfits(run: Translation) -> Iterator[str]:
     """What no single setting shows."""
-    from positional import SchemeError
-
     m = run.model
-    if m.width % m.heads and None in (m.key_size, m.value_size):
-        yield f"model: width {m.width} is not a multiple of heads {m.heads}: set key_size and value_size"
+    if flaw := unshared(m):
+        yield f"model: {flaw}"
         return
     for i in (i for i, line in enumerate(run.compare.runs) if line.mixer is not None):
         yield f"compare.runs[{i}].mixer: an encoder–decoder has attention in all layers; leave it out"
     specs: dict[str, Any] = {f"eval.swap[{i}]": spec for i, spec in enumerate(run.eval.swap)}
+    specs |= {"model": run.sides}
+    yield from unbuilt(run, specs)
     for i, line in enumerate(run.compare.runs):
-        specs |= {f"compare.runs[{i}].train": line.train}
-        specs |= {f"compare.runs[{i}].swap[{j}]": spec for j, spec in enumerate(line.swap)}
-    for key, spec in {"model": run.sides, **specs}.items():
+        key, flaws = f"compare.runs[{i}]", list(unchangeable(line.model))
+        yield from (f"{key}.model.{one}" for one in flaws)
+        if not flaws:
+            changed = run.model_copy(update={"model": run.with_line(line)})
+            own = {f"{key}.train": line.train or run.sides}
+            own |= {f"{key}.swap[{j}]": spec for j, spec in enumerate(line.swap)}
+            if flaw := unshared(changed.model):
+                yield f"{key}.model: {flaw}"
+            else:
+                yield from unbuilt(changed, own)
+    if run.data.source == "algorithmic":
+        yield from unfitting(run)
+
+
+def unshared(m: EncoderDecoder) -> str:
+    """Why the heads cannot share the width; empty where they can."""
+    if not m.width % m.heads or None not in (m.key_size, m.value_size):
+        return ""
+    return f"width {m.width} is not a multiple of heads {m.heads}: set key_size and value_size"
+
+
+def unchangeable(changes: dict[str, Any]) -> Iterator[str]:
+    """What is wrong with settings of the model that a line of a comparison changes."""
+    from lab.config import explained
+
+    for side in {"encoder", "decoder"} & changes.keys():
+        if "positional" in changes[side]:
+            yield f"{side}.positional: the encodings of a line stand in its `train`: {{encoder: rope, decoder: alibi}}"
+    try:
+        EncoderDecoder.model_validate(changes)
+    except ValidationError as error:
+        for one in error.errors():
+            yield from explained(one, EncoderDecoder)
+
+
+def unbuilt(run: Translation, specs: dict[str, Sides]) -> Iterator[str]:
+    """Encodings that cannot be built at the sizes of the run."""
+    from positional import SchemeError
+
+    for key, spec in specs.items():
         for side, one in sides_of(spec).items():
             try:
                 built(run, side, one)
             except SchemeError as error:
                 yield f"{key}.{side}: {error}"
-    if run.data.source == "algorithmic":
-        yield from unfitting(run)
 
 
 def built(run: Translation, side: str, spec: Spec):
