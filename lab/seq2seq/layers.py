@@ -4,14 +4,17 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, EncoderDecoderCache
 
-from lab.attention import attend, attend_parts
+from lab.attention import Part, attend_parts
 from lab.cache import note_down
 from lab.seq2seq.config import Seq2SeqConfig
 from positional import Positions, Scheme, Scores
+
+Inputs = tuple[list[Part], Tensor, Positions]
 
 
 def matrix(inputs: int, outputs: int, bias: bool = False) -> nn.Linear:
@@ -42,7 +45,12 @@ class Attention(nn.Module):
         """(B, H, T, D) -> (B, T, C)."""
         return self.out(y.transpose(1, 2).flatten(2))
 
-    def forward(self, x: Tensor, pos: Positions, scheme: Scheme, cache: Cache | None = None) -> Tensor:
+    def forward(self, x: Tensor, *about: Any) -> Tensor:
+        parts, v, pos = self.inputs(x, *about)
+        return self.joined(attend_parts(parts, v, pos, self.backend))
+
+    def inputs(self, x: Tensor, pos: Positions, scheme: Scheme, cache: Cache | None = None) -> Inputs:
+        """What softmax is taken of: queries, keys and what their scores undergo; values; and where tokens sit."""
         q, k, v = self.split(self.query(x)), self.split(self.key(x)), self.split(self.value(x))
         notes = scheme.note(x, replace(pos, layer=self.number)) if scheme.notes else None  # (B, Q, N)
         if cache is not None:
@@ -50,15 +58,15 @@ class Attention(nn.Module):
             notes = note_down(cache, self.layers, self.number, notes)  # (B, T, N)
             pos = pos.last(k.shape[2])
         pos = replace(pos, layer=self.number, notes=notes)
-        return self.joined(attend_parts(scheme.parts(q, k, pos), v, pos, self.backend))
+        return scheme.parts(q, k, pos), v, pos
 
 
 class CrossAttention(Attention):
     """Multi-head attention of the decoder on what the encoder has made of the source; no scheme, no order."""
 
-    def forward(self, x: Tensor, source: Tensor, pos: Positions, cache: EncoderDecoderCache | None = None) -> Tensor:
+    def inputs(self, x: Tensor, source: Tensor, pos: Positions, cache: EncoderDecoderCache | None = None) -> Inputs:
         k, v = self.of_source(source, cache)  # (B, H, S, D)
-        return self.joined(attend(self.split(self.query(x)), k, v, Scores(), pos, self.backend))
+        return [(self.split(self.query(x)), k, Scores())], v, pos
 
     def of_source(self, source: Tensor, cache: EncoderDecoderCache | None) -> tuple[Tensor, Tensor]:
         """Keys and values of the source, made once for all target tokens where there is a cache."""
