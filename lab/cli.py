@@ -267,14 +267,22 @@ def translate(
     sources: Annotated[list[str], typer.Argument(help="What to translate, or the problems to answer.")],
     beams: Annotated[int, typer.Option(min=1, help="1: always the likeliest token.")] = 1,
     length_penalty: Annotated[float, typer.Option(help="Of beams: higher favours longer answers.")] = 0.6,
+    maps: Annotated[
+        Path | None, typer.Option(help="Where a picture of every layer's attention goes, of one source: maps.png")
+    ] = None,
 ) -> None:
     """What a trained encoder–decoder writes for each source."""
-    from lab.config import of_run
-    from lab.seq2seq.translate import translate
+    from lab.seq2seq.translate import asked, translate
 
-    over = [f"eval.beams={beams}", f"eval.length_penalty={length_penalty}"]
-    for line in translate(of_run(run, over), sources):
-        print(line)
+    which = asked(run, beams, length_penalty)
+    if maps is None:
+        for line in translate(which, sources):
+            print(line)
+    else:
+        from lab.seq2seq.maps import mapped
+
+        print(mapped(which, sources, maps))
+        print(maps)
 
 
 Kind = Annotated[str, typer.Argument(help="A kind, ./mine.py, ./mine.py:Name, or the same as YAML; a list stacks.")]
