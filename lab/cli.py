@@ -314,6 +314,10 @@ def show_scheme(
     width: Width = None,
     heads: Heads = 4,
     length: Length = 512,
+    beside: Annotated[
+        list[str] | None,
+        typer.Option(help='Draw its lanes beside those of another RoPE: "rope-ntk factor=8"; may be given again.'),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Where the picture goes; default: runs/schemes/NAME.png")] = None,
 ) -> None:
     """What an encoding takes, does and needs, and its picture."""
@@ -323,9 +327,14 @@ def show_scheme(
     spec = spec_of(kind, options or [], where="schemes show")
     shape = shape_of(64 * heads if width is None else width, heads, length)
     scheme = described(spec, shape)
+    others = [spec_of(text, where="--beside") for text in beside or []]
+    compared = [described(other, shape) for other in others]
     from lab.portrait import draw, file_of
+    from lab.portrait.beside import draw_beside
 
-    show(spec, scheme, draw(spec, scheme, out or file_of(spec)))
+    out = out or file_of(spec, *others)
+    picture = draw_beside([spec, *others], [scheme, *compared], out) if others else draw(spec, scheme, out)
+    show(spec, scheme, picture)
 
 
 @app.command()

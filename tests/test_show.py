@@ -12,7 +12,7 @@ from matplotlib.image import imread
 
 from lab import cli, portrait
 from lab.describe import Option, described, facts, options, shape_of
-from lab.portrait import draw, panels_of
+from lab.portrait import beside, draw, panels_of
 from positional import Shape, build
 from positional.alibi import slopes
 
@@ -194,6 +194,12 @@ def test_a_users_file_that_says_nothing_of_itself_is_shown(call, write):
         (["show", "rope-ntk", "factor=0.5"], "factor must be at least 1, or auto, got 0.5"),
         (["show", "rope", "--width", 30], "width 30 is not a multiple of heads 4"),
         (["show"], "Missing argument"),
+        (
+            ["show", "rope", "--beside", "alibi"],
+            "lab: --beside compares the lanes of RoPEs, and `alibi` has none: show it by itself, or give encodings "
+            "such as rope-linear and rope-ntk\n",
+        ),
+        (["show", "rope", "--beside", "rope-ntk"], "rope-ntk needs `factor`"),
     ],
 )
 def test_a_call_that_cannot_be_carried_out_exits_with_2(call, words, said):
@@ -223,6 +229,33 @@ def test_lanes_at_an_automatic_factor_are_those_of_eight_train_lengths():
     (auto,), (given,) = drawn({"kind": "rope-ntk", "factor": "auto"}), drawn({"kind": "rope-ntk", "factor": 8})
     for mine, exact in zip(auto.collections, given.collections, strict=True):
         np.testing.assert_allclose(mine.get_offsets(), exact.get_offsets(), rtol=1e-12)
+
+
+def test_lanes_of_several_are_drawn_beside_each_other(call, monkeypatch, tmp_path):
+    """Linear scaling slows every lane by the factor, NTK lane n of 32 by factor^(n/31): the first by none."""
+    sheets = []
+    monkeypatch.setattr(beside, "save", lambda panels, title, path: sheets.append((panels, title)) or path)
+    code, said, _ = call("show", "rope-linear", "factor=8", "--beside", "rope-ntk factor=8", "--beside", "rope")
+    assert code == 0 and said.endswith("\nruns/schemes/rope-linear-beside-rope-ntk-beside-rope.png\n")
+    assert "positions divided by a factor" in said and "a larger base" not in said  # it is the first that is told of
+    ((panels, title),) = sheets
+    assert title == "4 heads of 64 channels, trained on 512 tokens, run at 4096"
+    figure, lanes = Figure(), np.arange(32)
+    waves, slower = figure.subplots(1, 2)
+    panels[0](waves), panels[1](slower)
+    assert labels(waves) == ["plain RoPE", "rope-linear factor=8", "rope-ntk factor=8", "rope"]
+    plain = 2 * np.pi * 10000 ** (lanes / 32)
+    for name, times in {"rope-linear factor=8": 8, "rope-ntk factor=8": 8 ** (lanes / 31), "rope": 1}.items():
+        np.testing.assert_allclose(line(waves, name), plain * times, rtol=1e-12)
+        np.testing.assert_allclose(line(slower, name), np.full(32, times), rtol=1e-12)
+    np.testing.assert_allclose(line(waves, "plain RoPE"), plain, rtol=1e-12)
+
+
+def test_lanes_beside_each_other_are_a_picture(call, tmp_path):
+    """Also where one has fewer lanes, or lanes that stand still."""
+    words = ["--beside", "rope-partial share=0.5", "--beside", "rope-proportional", "--out", "lanes.png"]
+    code, said, _ = call("show", "[rope, {kind: window, window: 64}]", *words)
+    assert code == 0 and said.endswith("\nlanes.png\n") and imread(tmp_path / "lanes.png")[..., :3].std() > 0.01
 
 
 def test_penalties_are_alibi_s_slopes_times_the_distance():

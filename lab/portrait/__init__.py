@@ -11,20 +11,23 @@ from lab.portrait.panel import Panel, members
 from lab.portrait.rotation import given, lanes, sizes, turn
 from lab.portrait.scores import penalties, sights
 from lab.probe import placed
-from positional import Positions, Scheme
+from positional import Positions, Scheme, Shape
 from positional.build import Spec, name_of, with_options
 
 
-def file_of(spec: Spec) -> Path:
-    name = "".join(c if c.isalnum() or c in "-+_" else "-" for c in name_of(spec))
+def file_of(*specs: Spec) -> Path:
+    name = "-beside-".join(name_of(spec) for spec in specs)
+    name = "".join(c if c.isalnum() or c in "-+_" else "-" for c in name)
     return Path("runs/schemes") / f"{name}.png"
 
 
 def draw(spec: Spec, scheme: Scheme, path: Path) -> Path | None:
     """Write a PNG; None: there is nothing to draw."""
     panels = panels_of(scheme)
-    if not panels:
-        return None
+    return save(panels, f"{titled(spec)}\n{facts_of(scheme.shape)}", path) if panels else None
+
+
+def save(panels: list[Panel], title: str, path: Path) -> Path:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -32,11 +35,7 @@ def draw(spec: Spec, scheme: Scheme, path: Path) -> Path | None:
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(1 + 6.2 * columns, 4.8 * rows), dpi=130, layout="constrained")
     FigureCanvasAgg(figure)
-    shape = scheme.shape
-    figure.suptitle(
-        f"{titled(spec)}\n{shape.heads} heads of {shape.head_dim} channels, trained on {shape.train_length} tokens",
-        fontsize=11,
-    )
+    figure.suptitle(title, fontsize=11)
     for number, panel in enumerate(panels):
         axes = figure.add_subplot(rows, columns, number + 1)
         axes.spines[["top", "right"]].set_visible(False)
@@ -44,6 +43,10 @@ def draw(spec: Spec, scheme: Scheme, path: Path) -> Path | None:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
     return path
+
+
+def facts_of(shape: Shape) -> str:
+    return f"{shape.heads} heads of {shape.head_dim} channels, trained on {shape.train_length} tokens"
 
 
 def titled(spec: Spec) -> str:

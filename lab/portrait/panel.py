@@ -21,11 +21,12 @@ def members(scheme: Scheme, hook: str) -> list[Scheme]:
     return [one for one in every if getattr(type(one), hook) is not getattr(Scheme, hook)]
 
 
-def run_length(scheme: Scheme) -> int:
-    """The length to show it at: its factor times the train length, or eight times."""
-    factors = [one.factor for one in scheme.modules() if isinstance(getattr(one, "factor", None), int | float)]
-    longest = round(scheme.shape.train_length * (max(factors) if factors and max(factors) > 1 else LONGER))
-    return longest if scheme.limit is None else min(longest, scheme.limit)
+def run_length(*schemes: Scheme) -> int:
+    """The length to show them at: the largest factor times the train length, or eight times."""
+    every = [one for scheme in schemes for one in scheme.modules()]
+    factors = [one.factor for one in every if isinstance(getattr(one, "factor", None), int | float)]
+    longest = round(schemes[0].shape.train_length * (max(factors) if factors and max(factors) > 1 else LONGER))
+    return min([longest, *(scheme.limit for scheme in schemes if scheme.limit is not None)])
 
 
 def of_some(what: str, chosen: list[int], of: int) -> str:
@@ -52,3 +53,12 @@ def mark_train_length(axes, scheme: Scheme) -> None:
     where = scheme.shape.train_length, 0.5
     options = {"rotation": 90, "ha": "right", "va": "center", "fontsize": 8, "color": "0.4"}
     axes.text(*where, "train length ", transform=axes.get_xaxis_transform(), **options)
+
+
+def mark_lengths(axes, trained: int, run: int) -> None:
+    """Lines across, in a panel of wavelengths."""
+    right = axes.get_yaxis_transform()
+    axes.axhline(trained, color="0.2", linewidth=0.9)
+    axes.axhline(run, color="0.2", linewidth=0.9, linestyle="--")
+    axes.text(0.99, trained * 0.94, f"train length {trained}", transform=right, ha="right", va="top", fontsize=8)
+    axes.text(0.99, run * 1.06, f"run: {run}", transform=right, ha="right", va="bottom", fontsize=8)

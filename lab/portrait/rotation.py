@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lab.attention import eager
-from lab.portrait.panel import Panel, mark_train_length, members, per_head, run_length
+from lab.portrait.panel import Panel, mark_lengths, mark_train_length, members, per_head, run_length
 from lab.probe import hidden
 from lab.rope.lanes import kinds_of
 from positional import Positions, Scheme
@@ -44,11 +44,7 @@ def wavelengths(rope: Rope, length: int) -> Panel:
                 axes.scatter(lane[chosen], waves[chosen], s=22, color=colour, label=f"{name}: {counted(chosen.sum())}")
         if idle:
             axes.plot([], [], " ", label=f"not turned: {counted(idle)}")
-        axes.axhline(trained, color="0.2", linewidth=0.9)
-        axes.axhline(length, color="0.2", linewidth=0.9, linestyle="--")
-        right = axes.get_yaxis_transform()
-        axes.text(0.99, trained * 0.94, f"train length {trained}", transform=right, ha="right", va="top", fontsize=8)
-        axes.text(0.99, length * 1.06, f"run: {length}", transform=right, ha="right", va="bottom", fontsize=8)
+        mark_lengths(axes, trained, length)
         axes.set_yscale("log")
         axes.set_xlabel("lane (a pair of channels of a head)")
         axes.set_ylabel("wavelength in tokens")
