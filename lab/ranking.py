@@ -12,7 +12,7 @@ LONGER = "longer than trained"
 """How the note of a row begins whose size was not trained on: the sizes that encodings are ranked by."""
 
 
-UNITS = {"exact": "% exact", "nats": "nats per token"}
+UNITS = {"exact": "% exact", "answer nats": "nats per token"}
 
 
 def merged(folders: list[Path]) -> list[Row]:
@@ -50,7 +50,7 @@ def layout(rows: list[Row], metric: str = "exact") -> tuple[list[str], list[list
             line = [line, *(cell(some, metric) for some in [*cells, [row for row in own if longer(row)]])]
             rank = f"{ranks[task][name]:.2f}" if name in ranks.get(task, {}) else "–"
             body.append([*line, rank] if metric == "exact" else line)
-    if metric == "nats":
+    if metric != "exact":
         return header, body, ["Of the right answers to the same problems, their ends counted; means over sizes."]
     return [*header, "MRR"], body, footnotes(own_rows, ranks, tasks)
 
@@ -75,7 +75,7 @@ def cell(rows: list[Row], metric: str = "exact") -> str:
 
 def written(value: float, metric: str) -> str:
     """A share with as many digits as tell it from 0 and 100."""
-    if metric == "nats":
+    if metric != "exact":
         return f"{value:.3f}"
     return f"{value:.0f}" if 1 <= value <= 99 or value in (0, 100) else f"{value:.1f}"
 

@@ -6,7 +6,13 @@ from statistics import fmean
 from lab.rows import Row
 
 Cells = dict[tuple[str, str], dict[int, list[Row]]]
-METRICS = {"nats": "nats per token", "exact": "share of exact answers", "bleu": "BLEU", "chrf": "chrF"}
+METRICS = {
+    "nats": "nats per token",
+    "exact": "share of exact answers",
+    "answer nats": "nats per token of the answers",
+    "bleu": "BLEU",
+    "chrf": "chrF",
+}
 
 
 def cells(rows: list[Row], probe: str = "perplexity", metric: str = "nats") -> Cells:
@@ -44,7 +50,7 @@ def cell(rows: list[Row]) -> str:
 def tables(rows: list[Row]) -> list[tuple[str, str]]:
     """Probe and metric of each table: perplexity, what else has a loss for each context length, and tasks."""
     if any(row.probe.startswith("algorithmic") for row in rows):
-        return [("algorithmic", metric) for metric in ("exact", "nats") if any(row.metric == metric for row in rows)]
+        return [("algorithmic", one) for one in ("exact", "answer nats") if any(row.metric == one for row in rows)]
     found = dict.fromkeys((row.probe, row.metric) for row in rows if row.metric in METRICS)
     reach = [("reach", "")] if any(row.probe == "reach" for row in rows) else []
     return [one for one in found if one[0] not in ("position", "gain", "copyable")] + reach
@@ -68,8 +74,10 @@ def layout(rows: list[Row], train_length: int, probe: str, metric: str) -> tuple
 
 
 def notes_of(rows: list[Row], probe: str, metric: str) -> list[str]:
-    if metric in ("nats", "exact"):
-        return footnotes(rows, probe) if metric == "nats" else of_answers(rows, probe)
+    if metric == "nats":
+        return footnotes(rows, probe)
+    if metric in ("exact", "answer nats"):
+        return of_answers(rows, probe, metric)
     counts = {row.count for row in rows if (row.probe, row.metric) == (probe, metric) and row.value is not None}
     return [f"{', '.join(map(str, sorted(counts)))} sentences, whole, by sacrebleu."]
 
@@ -91,10 +99,11 @@ def of_reach(rows: list[Row]) -> tuple[list[str], list[list[str]], list[str]]:
     return READS_ON, body, meanings(row.metric for row in found.values())
 
 
-def of_answers(rows: list[Row], probe: str) -> list[str]:
-    rows = [row for row in rows if (row.probe, row.metric) == (probe, "exact")]
+def of_answers(rows: list[Row], probe: str, metric: str) -> list[str]:
+    rows = [row for row in rows if (row.probe, row.metric) == (probe, metric)]
     asked = ", ".join(map(str, sorted({row.count for row in rows if row.value is not None})))
-    return [f"{asked} answers at each length, by teacher forcing. ± is a 95 % interval."]
+    spread = " ± is a 95 % interval." if any(row.low is not None for row in rows) else ""
+    return [f"{asked} answers at each length, by teacher forcing.{spread}"]
 
 
 def footnotes(rows: list[Row], probe: str) -> list[str]:

@@ -17,6 +17,7 @@ from lab import LabError
 from lab.cli import app
 from lab.extend.measure import CutQuestions, bench_of
 from lab.extend.methods import METHODS, method, reach
+from lab.extend.needles import by_depth
 from lab.extend.recommend import Curve, chosen, holds, judged, said
 from lab.extend.run import extend
 from lab.extend.settings import Extending, asked
@@ -80,9 +81,29 @@ def test_every_method_on_the_same_tokens(settings, tmp_path):
     needles = {(row.scheme, row.length) for row in rows if (row.probe, row.metric) == ("grid", "exact")}
     assert needles == {("raw", L0), ("raw", TO), *((name, TO) for name in by_name if name != "raw")}
     report = (bench.folder / "report.md").read_text()
-    assert "raw → yarn" in report and "Recommended: " in report
+    assert "raw → yarn" in report and "Recommended: " in report and f"| dual-chunk at {TO} |" in report
     assert (bench.folder / "suffix.png").exists() and (bench.folder / "grid.png").exists()
     assert read(bench.folder / "rows.jsonl") == rows
+
+
+def test_needles_are_told_by_depth_at_the_length_to_reach():
+    def row(scheme: str, length: int, depth: str, value: float) -> Row:
+        return Row("tiny", scheme, "raw", 0, "grid", f"answer nats at depth {depth}", length, value, 2)
+
+    of_raw = [
+        row("raw", length, depth, length + float(depth)) for length in (64, 256, 512) for depth in ("0.50", "0.00")
+    ]
+    rows = [*of_raw, row("yarn", 256, "0.00", 9), row("yarn", 512, "0.00", 1.25), row("yarn", 512, "0.50", 2)]
+    assert by_depth(rows, 256, 512).splitlines() == [
+        "| answers to needles, nats per token, by depth | 0.00 | 0.50 |",
+        "| --- | ---: | ---: |",
+        "| raw at 256 | 256.000 | 256.500 |",
+        "| raw at 512 | 512.000 | 512.500 |",
+        "| yarn at 512 | 1.250 | 2.000 |",
+        "",
+        "2 needles a depth: 0 is the beginning of the text, 1 its end. A guessed digit costs ln 10 = 2.303.",
+    ]
+    assert by_depth([row("raw", 64, "0.00", 1)], 256, 512) == ""
 
 
 def test_losses_are_those_of_transformers(settings, model):

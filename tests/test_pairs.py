@@ -235,7 +235,7 @@ def test_a_task_is_trained_on_measured_and_answered(tmp_path):
     assert [json.loads(line)["step"] for line in (run.path / "train.jsonl").open()] == [1, 2, 3, 4]
     assert train(run, accelerator) == folder
     rows = list(evaluate(of_run(run.path, ["eval.sizes=[2,11,12]", "eval.swap=[rope]"]), accelerator))
-    exact, nats = ([row for row in rows if row.metric == metric] for metric in ("exact", "nats"))
+    exact, nats = ([row for row in rows if row.metric == metric] for metric in ("exact", "answer nats"))
     assert len(exact) + len(nats) == len(rows) and {row.probe for row in rows} == {"algorithmic/reverse"}
     asked = [(scheme, size) for scheme in ("sinusoidal", "rope") for size in (2, 11, 12)]
     assert [(row.scheme, row.length, row.count) for row in exact] == [(*one, 3) for one in asked]

@@ -22,6 +22,7 @@ from lab.adopt import adopt, adopted, release
 from lab.extend.longrope_fitness import Effort, searched
 from lab.extend.measure import Bench, CutQuestions, bench_of
 from lab.extend.methods import SEARCHED, method, reach
+from lab.extend.needles import by_depth
 from lab.extend.recommend import Curve, judged, said
 from lab.extend.settings import Extending
 from lab.figure import figures
@@ -182,7 +183,7 @@ def keep(folder: Path, rows: list[Row]) -> None:
 
 
 def report(bench: Bench, methods: list[Tried], rows: list[Row], asked: Extending, store: Store) -> None:
-    """report.md: the tables, a sentence for each method, a recommendation; and a figure of each probe."""
+    """report.md: tables, needles by depth, a sentence for each method, a recommendation; and a figure of each probe."""
     raw, *others = (
         Curve.of(one.name, one.spec, Measured(plan_of(asked, bench, one), store, identity_of(bench, one)), rows)
         for one in methods
@@ -190,6 +191,7 @@ def report(bench: Bench, methods: list[Tried], rows: list[Row], asked: Extending
     )
     lines = [*said(raw, judged(raw, others, bench.train_length, bench.to), bench.train_length, bench.to)]
     lines += cautions(len(bench.texts), 3)  # seeds of training there are none
-    text = markdown(rows, bench.train_length) + "".join(f"\n{line}  " for line in lines) + "\n"
+    parts = [markdown(rows, bench.train_length), by_depth(rows, bench.train_length, bench.to)]
+    text = "\n".join(part for part in parts if part) + "".join(f"\n{line}  " for line in lines) + "\n"
     (bench.folder / "report.md").write_text(text)
     figures(rows, bench.folder, bench.train_length)

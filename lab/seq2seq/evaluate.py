@@ -128,7 +128,7 @@ def of_tasks(model: Seq2Seq, run: Translation, blank: Row) -> Iterator[Row]:
     """By size, of the same problems: the share of exact answers, and what the right ones cost a token."""
     for size in sizes_of(run):
         note = blank.note or too_long(model, run, size)
-        for metric, measure in {"exact": exact, "nats": surprise}.items():
+        for metric, measure in {"exact": exact, "answer nats": surprise}.items():
             row = replace(row_of(blank, run, run.data.task[0], size, note), metric=metric)
             if not note:
                 value, count = measure(model, run, size, run.eval.problems)
