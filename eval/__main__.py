@@ -26,7 +26,7 @@ from eval.shared import may_share, prefix_consistent
 from eval.stats import cautions
 from eval.store import Store
 from eval.tasks import TASKS
-from eval.texts import long_enough, read
+from eval.texts import long_enough, read, refuse_missing
 from eval.voice import voice_of
 
 
@@ -36,7 +36,7 @@ def main() -> int:
         run(arguments().parse_args())
     except (EvalError, OSError) as error:
         print(f"eval: {error}", file=sys.stderr)
-        return 1
+        return getattr(error, "code", 1)
     except KeyboardInterrupt:
         print("eval: interrupted; the same command goes on from what is saved", file=sys.stderr)
         return 1
@@ -123,6 +123,9 @@ def protocols(text: str) -> list[str]:
 
 def run(asked: argparse.Namespace) -> None:
     disable_progress_bar()
+    refuse_missing(asked.data)
+    if asked.out.exists() and not asked.out.is_dir():
+        raise EvalError(f"--out {asked.out} is a file: give a folder", code=2)
     model, tokenizer = load(asked.model, asked.dtype, asked.device, remote_code=asked.trust_remote_code)
     bos = begins_with(asked.bos, model, tokenizer, say)
     chosen = [PROTOCOLS[name] for name in asked.protocols]

@@ -2,13 +2,18 @@
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
 
 from eval import EvalError
+from eval.ahead import refuse_looking_ahead
+from eval.checkpoint import no_tokenizer, refuse_nothing, why_not
+from eval.device import refuse_absent
 from eval.stateless import forgetful
 from eval.texts import first_token
 from eval.weights import refuse_partial, refuse_unreadable
@@ -18,36 +23,60 @@ def load(name: str, dtype: str, device: str, *, remote_code: bool = False):
     """Model and tokenizer by folder, name on the hub, or .gguf file.
 
     remote_code: whether code that the checkpoint brings along may be run.
-    Raises EvalError where they cannot be loaded, whole, and from files that run nothing when they are read.
+    Raises EvalError where they cannot be loaded, whole, and from files that run nothing when they are read; and for a
+    model that looks ahead.
     """
-    where, options, how = name, {"trust_remote_code": remote_code}, {"use_safetensors": True}
-    if where.endswith(".gguf"):
-        where, how = str(Path(where).parent), {}
-        options["gguf_file"] = Path(name).name
+    refuse_absent(device)
+    refuse_nothing(name)
+    where, options, how = *place(name), {"use_safetensors": True}
+    if "gguf_file" in options:
+        how = {}
     else:
         refuse_unreadable(Path(name))
+    tokenizer = tokenizer_of(name, remote_code=remote_code)
     if dtype == "auto" and device == "cpu":
         dtype = "float32"  # half precision is slower there, and less exact
     how |= {"dtype": dtype, "output_loading_info": True, "ignore_mismatched_sizes": True}  # they are told below
     try:
-        tokenizer = AutoTokenizer.from_pretrained(where, **options)
-        model, loading = AutoModelForCausalLM.from_pretrained(where, **how, **options)
+        with silence():
+            model, loading = AutoModelForCausalLM.from_pretrained(
+                where, trust_remote_code=remote_code, **how, **options
+            )
     except Exception as error:  # what someone else's files can make a reader raise is no list
         raise why_not(name, error) from error
     refuse_partial(name, loading)
-    return forgetful(model.to(device).eval()), tokenizer
+    model = forgetful(model.to(device).eval())
+    refuse_looking_ahead(name, model)
+    return model, tokenizer
 
 
-def why_not(name: str, error: Exception) -> EvalError:
-    """One line for whatever a checkpoint made transformers raise."""
-    if "trust_remote_code" in str(error):
-        return EvalError(
-            f"{name} brings code of its own, which is run only where you say so: read it, then pass "
-            "--trust-remote-code (in Python: load(…, remote_code=True))"
-        )
-    first = (str(error).strip() or "nothing more is known").splitlines()[0]
-    kind = "" if isinstance(error, OSError | ImportError) else f"{type(error).__name__}: "
-    return EvalError(f"{name} does not load as a causal language model: {kind}{first}")
+def tokenizer_of(name: str, *, remote_code: bool = False):
+    """The tokenizer alone. Raises EvalError as `load` does."""
+    refuse_nothing(name)
+    where, options = place(name)
+    try:
+        with silence():
+            return AutoTokenizer.from_pretrained(where, trust_remote_code=remote_code, **options)
+    except Exception as error:  # as above
+        known = Path(name).is_dir() and "trust_remote_code" not in str(error)
+        raise (no_tokenizer if known else why_not)(name, error) from error
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """Without transformers' warnings and tables of what a checkpoint lacks, which is told in a line."""
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def place(name: str) -> tuple[str, dict[str, str]]:
+    """What transformers' from_pretrained takes: a folder or a name on the hub, and which file in it where it is one."""
+    path = Path(name)
+    return (str(path.parent), {"gguf_file": path.name}) if path.suffix == ".gguf" else (name, {})
 
 
 def begins_with(asked: str, model, tokenizer, say: Callable[[str], None]) -> int | None:

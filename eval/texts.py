@@ -61,6 +61,15 @@ def read(paths: list[Path], column: str) -> Iterator[tuple[str, str]]:
                     yield f"{path.name}:{n}", text_of(line, column, f"{path}, line {n},")
 
 
+def refuse_missing(paths: list[Path]) -> None:
+    """Raise EvalError where one is no file; before a model is loaded in vain."""
+    for path in paths:
+        if path.is_dir():
+            raise EvalError(f"--data {path} is a folder: give the files in it, such as {path}/*.txt", code=2)
+        if not path.is_file():
+            raise EvalError(f"--data {path}: there is no such file, seen from {Path.cwd()}", code=2)
+
+
 def text_of(line: str, column: str, where: str) -> str:
     try:
         row = json.loads(line)
@@ -93,7 +102,8 @@ def long_enough(
     if not fitting:
         raise EvalError(
             f"none of {len(short)} documents has the {needed} tokens that these lengths need; the longest has "
-            f"{max(short, default=0)}: take shorter lengths or longer texts"
+            f"{max(short, default=0)}: take shorter lengths or longer texts",
+            code=2,
         )
     if short:
         say(

@@ -22,6 +22,8 @@ def refuse_unreadable(folder: Path) -> None:
     files = shards(folder)
     if not files and (found := sorted(path for path in folder.iterdir() if path.suffix in PICKLED)):
         raise pickled(found[0])
+    if not files:
+        raise EvalError(f"{folder} holds no weights: neither {WHOLE} nor {SHARDS} is there, download it again")
     for path in files:
         refuse_damaged(path)
 
@@ -42,7 +44,8 @@ def shards(folder: Path) -> list[Path]:
 def pickled(path: Path) -> EvalError:
     return EvalError(
         f"{path} is pickled, and reading a pickle runs what is in it: only safetensors and GGUF are read. If you trust "
-        "it, load it with transformers and write it anew with save_pretrained, which makes safetensors of it"
+        "it, load it with transformers and write it anew with save_pretrained, which makes safetensors of it",
+        code=2,
     )
 
 

@@ -40,14 +40,21 @@ def opened(name: str) -> tuple[str, dict[str, str]]:
 def config_of(name: str, *, remote_code: bool = False) -> PreTrainedConfig:
     """The configuration alone, without weights.   remote_code: whether code that it brings along may be run.
 
-    Raises EvalError where there is none, or where it is not to be read; LabError as `located` does.
+    Raises EvalError where there is none, where it is not to be read, or where it is not a causal language model's;
+    LabError as `located` does.
     """
-    from transformers import AutoConfig  # seconds long, and in vain for those who only want to know where it is
+    # Seconds long, and in vain for those who only want to know where it is.
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
 
-    from eval.load import why_not
+    from eval.checkpoint import not_causal, refuse_nothing, why_not
 
+    refuse_nothing(located(name))
     where, options = opened(name)
     try:
-        return AutoConfig.from_pretrained(where, trust_remote_code=remote_code, **options)
+        config = AutoConfig.from_pretrained(where, trust_remote_code=remote_code, **options)
     except Exception as error:  # what someone else's files can make a reader raise is no list
         raise why_not(name, error) from error
+    own = getattr(config, "auto_map", None) or {}
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING and "AutoModelForCausalLM" not in own:
+        raise not_causal(name, type(config).__name__)
+    return config

@@ -82,17 +82,19 @@ def under(text: str) -> list[Path]:
         if not readable(path):
             raise LabError(
                 f"data.path: {path} has the suffix `{path.suffix}`, which is not known as text. "
-                f"Rename it to .txt if it is, or give {', '.join(ROWS)} with data.column"
+                f"Rename it to .txt if it is, or give {', '.join(ROWS)} with data.column",
+                code=2,
             )
         return [path]
     matches = [path] if path.is_dir() else sorted(Path(match) for match in glob.glob(str(path), recursive=True))
     if not matches:
-        raise LabError(f"data.path: nothing at {path}: give a file, a folder or a glob, seen from {Path.cwd()}")
+        raise LabError(f"data.path: nothing at {path}: give a file, a folder or a glob, seen from {Path.cwd()}", code=2)
     found = [file for match in matches for file in (inside(match) if match.is_dir() else [match]) if readable(file)]
     if not found:
         raise LabError(
             f"data.path: {path} holds no text: no visible file ends in .txt, .md, .py or another plain-text suffix, "
-            f"or in {', '.join(ROWS)}"
+            f"or in {', '.join(ROWS)}",
+            code=2,
         )
     return found
 

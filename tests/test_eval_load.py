@@ -1,14 +1,24 @@
 """Loading a model that someone else wrote: nothing is run by reading it, and nothing of it is made up."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 import tiny_llm
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    BertConfig,
+    BertLMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 from eval import EvalError
 from eval.__main__ import main
@@ -79,7 +89,10 @@ def test_no_pickle_is_opened(folder, tmp_path):
 
 def test_a_folder_without_weights(folder):
     (folder / "model.safetensors").unlink()
-    assert "model does not load as a causal language model: Error no file named model.safetensors" in refusal(folder)
+    assert refusal(folder) == (
+        f"{folder} holds no weights: neither model.safetensors nor model.safetensors.index.json is there, download it "
+        "again"
+    )
 
 
 def test_a_missing_shard_is_named(folder, sharded):
@@ -114,7 +127,116 @@ def test_a_damaged_list_of_shards(folder, sharded, text):
 
 def test_a_damaged_configuration(folder):
     (folder / "config.json").write_text('{"model_type":')
-    assert "is not a valid JSON file" in refusal(folder)
+    assert refusal(folder) == (
+        f"{folder}/config.json is not JSON (Expecting value: line 1 column 15 (char 14)): download it again"
+    )
+    (folder / "config.json").write_text("[1]")
+    assert refusal(folder) == f"{folder}/config.json holds list and no dictionary of settings: download it again"
+
+
+def test_a_folder_that_is_no_model_s_says_what_to_give(tmp_path):
+    said = f"{tmp_path} holds no config.json: "
+    assert refusal(tmp_path) == said + "give the folder of a model"
+    (tmp_path / "m.gguf").write_bytes(b"")
+    assert refusal(tmp_path) == said + f"give one of its .gguf files, such as {tmp_path}/m.gguf"
+    (tmp_path / "adapter_config.json").write_text("{}")
+    assert refusal(tmp_path) == (
+        said + "it is an adapter's. Merge it into the model that it was made for, and give what comes of that"
+    )
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    assert refusal(tmp_path) == said + f"give {tmp_path}/model"
+
+
+@pytest.mark.parametrize("name", ["/no/such/place", "./gone", "a/b/c", "gone.gguf", "gone.safetensors"])
+def test_a_path_at_which_there_is_nothing_is_not_looked_for_on_the_hub(name):
+    assert refusal(name) == f"no file or folder {name}, nor could it be a name on the Hugging Face hub"
+
+
+def test_a_file_that_is_no_model(folder):
+    assert refusal(folder / "config.json") == (
+        f"{folder}/config.json is a file and no model: give the folder with config.json and weights, or a .gguf file"
+    )
+
+
+def test_a_name_on_the_hub_that_cannot_be_reached(monkeypatch):
+    def offline(*_, **__):
+        raise OSError("We couldn't connect to the hub.\nCheck your internet connection.")
+
+    monkeypatch.setattr("eval.load.AutoTokenizer.from_pretrained", offline)
+    assert refusal("owner/name") == (
+        "there is no file or folder owner/name, and as a name on the Hugging Face hub it fails: We couldn't connect to "
+        "the hub. Check its spelling, or download it where there is a network"
+    )
+
+
+def test_a_family_that_transformers_does_not_know(folder):
+    config = json.loads((folder / "config.json").read_text())
+    for family, hint in (("llamma", "did you mean llama?"), ("zzzzzzzz", "a newer one may")):
+        (folder / "config.json").write_text(json.dumps(config | {"model_type": family}))
+        assert refusal(folder) == (
+            f"{folder}/config.json has the model_type {family}, which transformers {transformers.__version__} does not "
+            f"know: {hint}"
+        )
+    del config["model_type"]
+    (folder / "config.json").write_text(json.dumps(config))
+    assert refusal(folder) == (
+        f"{folder}/config.json has no model_type, so that nothing knows which model it is: download it again"
+    )
+
+
+def test_a_tokenizer_that_is_not_there_is_told_apart_from_a_damaged_one(folder):
+    (folder / "tokenizer.json").write_text("{")
+    assert re.fullmatch(
+        f"the tokenizer of {folder} does not load: Expecting .*: line 1 column 2 .*: download its files again",
+        refusal(folder),
+    )
+    for path in folder.glob("tokenizer*"):
+        path.unlink()
+    assert refusal(folder) == (
+        f"{folder} holds no tokenizer: put the one there that the model was made with, by "
+        f"AutoTokenizer.from_pretrained(…).save_pretrained('{folder}')"
+    )
+
+
+def test_what_cannot_tell_the_next_token_is_named(tmp_path):
+    sizes = {"d_model": 32, "d_ff": 32, "d_kv": 16, "num_layers": 1, "num_heads": 2}
+    words = tiny_llm.tokenizer()
+    t5 = T5ForConditionalGeneration(T5Config(vocab_size=len(words), **sizes))
+    assert refusal(tiny_llm.save(tmp_path / "t5", t5, words)) == (
+        f"{tmp_path}/t5 is no causal language model: transformers has none for T5Config. Give a model that tells the "
+        "next token"
+    )
+
+
+@pytest.mark.parametrize("decoder", [False, True])
+def test_a_model_that_reads_both_ways_is_refused(tmp_path, decoder):
+    """BERT loads as a causal language model, and is one only where its configuration says so."""
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    words = tiny_llm.tokenizer()
+    bert = BertLMHeadModel(BertConfig(vocab_size=len(words), is_decoder=decoder, **sizes))
+    path = tiny_llm.save(tmp_path / "bert", bert, words)
+    if decoder:
+        load(str(path), "auto", "cpu")
+        return
+    assert refusal(path) == (
+        f"{path} is no causal language model: what it says of a token changes with the tokens after it. Give a model "
+        "that reads from first to last"
+    )
+
+
+def test_a_device_that_is_not_there(folder):
+    with pytest.raises(EvalError) as refused:
+        load(str(folder), "auto", "gpu")
+    assert (
+        str(refused.value).startswith("device gpu is none of this machine, which has cpu") and refused.value.code == 2
+    )
+
+
+def test_a_list_of_what_is_missing_is_not_printed_as_well(folder, capfd):
+    change_weights(folder, lambda weights: weights.pop(LAYER))
+    refusal(folder)
+    assert "LOAD REPORT" not in capfd.readouterr().err
 
 
 def test_weights_that_are_not_there_are_named_and_not_made_up(folder):
@@ -195,5 +317,5 @@ def test_the_command_line_says_how_to_allow_it(coded, tmp_path, monkeypatch, cap
     (tmp_path / "a.txt").write_text(tiny_llm.text(60))
     words = [str(coded), "--lengths", "8,16", "--data", str(tmp_path / "a.txt"), "--out", str(tmp_path / "out")]
     monkeypatch.setattr("sys.argv", ["eval", *words])
-    assert main() == 1
+    assert main() == 2
     assert "read it, then pass --trust-remote-code" in capsys.readouterr().err and not (coded / "ran").exists()

@@ -162,7 +162,7 @@ def test_another_text_under_the_same_name_is_measured_anew(folder, tmp_path, cal
 
 def test_too_short_texts_are_an_error_that_says_what_they_have(folder, tmp_path, call):
     code, out, err = call(folder / "llama", tmp_path / "out", "--lengths", "4k")
-    assert code == 1 and out == ""
+    assert code == 2 and out == ""
     assert err.startswith("eval: none of 8 documents has the 4097 tokens that these lengths need; the longest has ")
 
 
@@ -256,9 +256,17 @@ def test_a_call_that_cannot_be_carried_out_is_told_so(folder, tmp_path, call, wo
 
 def test_what_is_not_there_is_told(folder, tmp_path, call):
     code, _, err = call(folder / "llama", tmp_path / "out", data=[tmp_path / "gone.txt"])
-    assert code == 1 and "gone.txt" in err and "Traceback" not in err
+    assert (code, err) == (2, f"eval: --data {tmp_path}/gone.txt: there is no such file, seen from {Path.cwd()}\n")
+    code, _, err = call(folder / "llama", tmp_path / "out", data=[folder])
+    assert (code, err) == (2, f"eval: --data {folder} is a folder: give the files in it, such as {folder}/*.txt\n")
     code, _, err = call(tmp_path / "gone", tmp_path / "out")
-    assert code == 1 and "gone does not load as a causal language model" in err
+    assert (code, err) == (
+        2,
+        f"eval: no file or folder {tmp_path}/gone, nor could it be a name on the Hugging Face hub\n",
+    )
+    (tmp_path / "taken").write_text("")
+    code, _, err = call(folder / "llama", tmp_path / "taken")
+    assert (code, err) == (2, f"eval: --out {tmp_path}/taken is a file: give a folder\n")
 
 
 def test_a_store_of_another_version_is_told(folder, tmp_path, call):

@@ -188,7 +188,7 @@ def test_a_model_is_its_weights_its_settings_and_how_it_computes():
 
 def test_what_is_no_causal_language_model_does_not_load(tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(EvalError, match="does not load as a causal language model"):
+    with pytest.raises(EvalError, match="empty holds no config.json: give the folder of a model"):
         load(str(tmp_path / "empty"), "auto", "cpu")
 
 

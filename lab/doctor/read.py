@@ -1,17 +1,14 @@
 """A model's name -> its configuration as a dictionary. Only the configuration is read: no weights, no code."""
 
 import json
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from eval.checkpoint import FILES, HUB
 from lab import LabError
 from lab.doctor.finding import Finding
-
-HUB = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
-FILES = (".json", ".gguf", ".safetensors", ".bin", ".yaml")
 
 
 @dataclass(frozen=True)
@@ -37,10 +34,12 @@ def read(name: str) -> Source:
         return Source(name, str(path), *metadata(path))
     if path.is_file():
         if path.suffix != ".json":
-            raise LabError(f"{name} is no configuration: give a config.json, a folder that holds one, or a .gguf file")
+            raise LabError(
+                f"{name} is no configuration: give a config.json, a folder that holds one, or a .gguf file", code=2
+            )
         return of_json(name, path)
     if not HUB.fullmatch(name) or path.suffix in FILES:
-        raise LabError(f"no file {name}, nor could it be a name on the Hugging Face hub")
+        raise LabError(f"no file {name}, nor could it be a name on the Hugging Face hub", code=2)
     return of_json(name, downloaded(name))
 
 
@@ -50,10 +49,10 @@ def in_folder(folder: Path) -> Path:
     if (folder / "model" / "config.json").is_file():  # a run of the lab
         return folder / "model" / "config.json"
     if (folder / "adapter_config.json").is_file():
-        raise LabError(f"{folder} holds an adapter: give the model it was made for, which has the config.json")
+        raise LabError(f"{folder} holds an adapter: give the model it was made for, which has the config.json", code=2)
     files = sorted(folder.glob("*.gguf"))
     hint = f"give one of its .gguf files, such as {files[0]}" if files else "give the folder or file that does"
-    raise LabError(f"{folder} holds no config.json: {hint}")
+    raise LabError(f"{folder} holds no config.json: {hint}", code=2)
 
 
 def downloaded(name: str) -> Path:
