@@ -12,31 +12,37 @@ from lab import LabError
 GIB = 2**30
 
 
-def refuse_unfitting(config: PreTrainedConfig, length: int, dtype: torch.dtype, device: str, scored: int) -> None:
+def refuse_unfitting(
+    config: PreTrainedConfig, length: int, dtype: torch.dtype, device: str, scored: int, *, remote_code: bool = False
+) -> None:
     """Raise LabError, saying what would fit, where weights, one forward pass and its cache exceed what is free.
 
     length: tokens of the longest input, of which `scored` are scored.   An estimate: it may be off by a fifth.
     """
+
+    def taken(tokens: int) -> float:
+        return needed(config, tokens, dtype, scored, remote_code=remote_code)
+
     free = free_bytes(device)
-    if needed(config, length, dtype, scored) <= free:
+    if taken(length) <= free:
         return
     fitting = length
-    while fitting > 64 and needed(config, fitting, dtype, scored) > free:
+    while fitting > 64 and taken(fitting) > free:
         fitting //= 2
-    what = (
-        f"{length} tokens through {config.model_type} take about {needed(config, length, dtype, scored) / GIB:.1f} GiB"
-    )
-    if needed(config, fitting, dtype, scored) > free:
+    what = f"{length} tokens through {config.model_type} take about {taken(length) / GIB:.1f} GiB"
+    if taken(fitting) > free:
         rest = "its weights alone do not fit: take a smaller model, a GPU with more memory, or dtype: bfloat16"
     else:
         rest = f"{fitting} tokens would fit; or take a smaller model, or dtype: bfloat16"
     raise LabError(f"{what}, and {free / GIB:.1f} GiB are free: {rest}")
 
 
-def needed(config: PreTrainedConfig, length: int, dtype: torch.dtype, scored: int) -> float:
+def needed(
+    config: PreTrainedConfig, length: int, dtype: torch.dtype, scored: int, *, remote_code: bool = False
+) -> float:
     """Bytes of weights, of one forward pass and of the keys and values of all layers."""
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=remote_code)
     run = Forward(0, length, (Piece(("equal", length), length - min(scored, length), length, 0),), bos=False)
     text = config.get_text_config()
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads

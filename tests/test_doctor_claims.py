@@ -14,8 +14,9 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from lab.doctor import examine, lanes_of, of
 from lab.doctor.entries import entries
-from lab.doctor.family import OTHERWISE, SCALES_SOFTMAX, WHOLE_HEAD
+from lab.doctor.family import SCALES_SOFTMAX, WHOLE_HEAD
 from lab.doctor.lanes import Lanes
+from lab.rope.otherwise import OTHERWISE
 
 TINY = {
     "model_type": "llama",

@@ -3,14 +3,17 @@
 import json
 import math
 import re
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tiny_llm
 import torch
-from transformers import LlamaConfig
+from transformers import BloomConfig, LlamaConfig, ModernBertConfig
 from typer.testing import CliRunner
 
+from eval import EvalError
 from eval.asked import Questions
 from eval.entries import Asked
 from lab import LabError
@@ -143,7 +146,7 @@ def test_the_same_call_goes_on_where_it_was(settings, monkeypatch):
 
     def killed(bench, one):
         seen.append(one.name)
-        if one.name == "linear":
+        if seen.count("linear") == 2:  # once it is only tried whether it can be put in
             raise Killed
         put_in(bench, one)
 
@@ -279,7 +282,18 @@ def test_what_is_said():
     [
         ({"to": 256}, "was trained on 256 tokens, and 256 are within: nothing is to be extended"),
         ({"to": 64}, "was trained on 256 tokens, and 64 are within"),
-        ({"methods": ["yam"]}, "no method `yam`; there are linear, ntk,"),
+        ({"to": 513}, "to: 513 is odd (513): half of each window is context, half is scored"),
+        ({"to": "long"}, "to: 'long' is no length: write tokens (4096), thousands (4k) or train lengths (8x)"),
+        ({"to": "0.5x"}, "to: '0.5x' is no length"),
+        ({"methods": ["yarm"]}, "no method `yarm`: did you mean yarn? there are linear, ntk,"),
+        ({"methods": ["qqq"]}, "no method `qqq`; there are linear, ntk,"),
+        ({"methods": ["pose"]}, "method pose is for training: lab finetune --method pose"),
+        ({"methods": [{"mine": "rope-yran"}]}, "methods: mine: unknown encoding `rope-yran`: did you mean rope-yarn?"),
+        (
+            {"methods": [{"mine": {"kind": "rope-yarn", "facto": 2.0}}]},
+            "methods: mine: rope-yarn has no option `facto`",
+        ),
+        ({"device": "gpu"}, "device gpu is none of this machine, which has cpu"),
         (
             {"methods": [{"short": {"kind": "rope-yarn", "factor": 1.5}}]},
             "short (rope-yarn factor=1.5) is for 384 tokens, and 512 are asked for",
@@ -291,11 +305,71 @@ def test_mistakes_are_told(settings, change, says):
     with pytest.raises(Exception) as told:
         extend(Extending(**settings | change), quiet)
     assert says in str(told.value) and type(told.value).__name__ in ("LabError", "EvalError")
+    assert "\n" not in str(told.value) and told.value.code == 2
+
+
+@pytest.mark.parametrize(
+    "data, says",
+    [
+        ("gone.txt", "data.path: nothing at {0}/gone.txt: give a file, a folder or a glob, seen from {1}"),
+        (
+            "empty.txt",
+            "none of 1 documents has the 513 tokens that these lengths need; the longest has 1: take shorter lengths "
+            "or longer texts",
+        ),
+        (
+            "short.txt",
+            "none of 1 documents has the 513 tokens that these lengths need; the longest has 4: take shorter lengths "
+            "or longer texts",
+        ),
+    ],
+)
+def test_texts_that_do_not_reach_are_told_before_weights_are_loaded(settings, tmp_path, monkeypatch, data, says):
+    monkeypatch.setattr("lab.extend.measure.load", lambda *_, **__: pytest.fail("weights were loaded"))
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "short.txt").write_text("zzz")
+    with pytest.raises((LabError, EvalError)) as told:
+        extend(Extending(**settings | {"data": {"source": "text", "path": [str(tmp_path / data)]}}), quiet)
+    assert str(told.value) == says.format(tmp_path, Path.cwd()) and told.value.code == 2
+
+
+def test_an_encoding_that_cannot_be_put_in_is_told_before_anything_is_measured(settings, monkeypatch):
+    monkeypatch.setattr("lab.extend.run.measure", lambda *_, **__: pytest.fail("something was measured"))
+    with pytest.raises(LabError, match="sinusoidal acts on embeddings, which LlamaForCausalLM gives no way into"):
+        extend(Extending(**settings | {"methods": ["yarn", {"mine": "sinusoidal"}]}), quiet)
 
 
 def test_models_that_cannot_be_extended(settings, tmp_path):
-    with pytest.raises(LabError, match="gpt2 has no rope_parameters: it does not turn queries and keys"):
-        extend(Extending(**settings | {"model": str(tiny_llm.gpt2(tmp_path / "gpt2", 128))}), quiet)
+    table = (
+        LabError,
+        (
+            "gpt2 has no rope_parameters: it does not turn queries and keys, so there is no RoPE to read or extend. "
+            "Position is told by a learned vector for each position, and it has none for longer inputs: take a model "
+            "with RoPE"
+        ),
+    )
+    penalty = (
+        LabError,
+        (
+            "bloom has no rope_parameters: it does not turn queries and keys, so there is no RoPE to read or extend. "
+            "Position is told by ALiBi: a penalty on the score that grows with distance; how far it reads as it is, "
+            "python -m eval measures"
+        ),
+    )
+    masked = (
+        EvalError,
+        (
+            "{} is no causal language model: transformers has none for ModernBertConfig. Give a model that tells the "
+            "next token"
+        ),
+    )
+    tiny_llm.gpt2(tmp_path / "gpt2", 128)
+    BloomConfig(hidden_size=32, n_layer=1, n_head=2).save_pretrained(tmp_path / "bloom")
+    ModernBertConfig().save_pretrained(tmp_path / "bert")
+    for name, (kind, says) in (("gpt2", table), ("bloom", penalty), ("bert", masked)):
+        with pytest.raises(kind) as told:
+            extend(Extending(**settings | {"model": str(tmp_path / name)}), quiet)
+        assert str(told.value) == says.format(tmp_path / name) and told.value.code == 2
     with pytest.raises(LabError, match="package:nothing: no package nothing is installed"):
         extend(Extending(**settings | {"model": "package:nothing"}), quiet)
 
@@ -319,6 +393,34 @@ def test_what_does_not_fit_is_told_before_weights_are_loaded(settings, monkeypat
     monkeypatch.setattr(lab.fits, "free_bytes", lambda device: 2**10)
     with pytest.raises(LabError, match="its weights alone do not fit: take a smaller model"):
         extend(Extending(**settings), quiet)
+
+
+def test_code_that_comes_along_is_run_where_asked_alone(settings, model, tmp_path, monkeypatch):
+    folder = tmp_path / "coded"
+    shutil.copytree(model, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "of-its-own", "auto_map": {"AutoConfig": "own.C", "AutoModelForCausalLM": "own.M"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "own.py").write_text(
+        "from transformers import LlamaConfig, LlamaForCausalLM\n\n\n"
+        "class C(LlamaConfig):\n    model_type = 'of-its-own'\n\n\n"
+        "class M(LlamaForCausalLM):\n    config_class = C\n"
+    )
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.syspath_prepend(str(tmp_path / "modules"))
+    coded = settings | {"model": str(folder), "methods": ["linear"], "needles": {"count": 0}}
+    with pytest.raises(EvalError) as told:
+        extend(Extending(**coded), quiet)
+    assert str(told.value) == (
+        f"{folder} brings code of its own, which is run only where you say so: read it, then pass --trust-remote-code "
+        "to python -m eval, trust_remote_code=true to lab extend, or in Python load(…, remote_code=True); lab finetune "
+        "runs none"
+    )
+    _, _, rows = extend(Extending(**coded, trust_remote_code=True), quiet)
+    _, _, plain = extend(
+        Extending(**settings | {"methods": ["linear"], "needles": {"count": 0}, "name": "plain"}), quiet
+    )
+    assert [row.value for row in rows] == [row.value for row in plain]
 
 
 def test_what_is_needed_is_near_what_is_taken():
@@ -348,7 +450,14 @@ def test_settings_by_file_and_by_options(tmp_path):
     with pytest.raises(LabError, match="how far is there to read\\? write --to 32k"):
         asked("there", [])
     with pytest.raises(LabError, match="is for one method and there are 8: name it with --method"):
-        asked("there", [], to="2x", out=tmp_path)
+        asked("there", [], to="2x", out=tmp_path / "out")
+    with pytest.raises(LabError) as told:
+        asked("there", [], to="2x", methods=["yarn"], out=tmp_path)
+    assert str(told.value) == f"--out {tmp_path} is there already: give another folder, or remove it first"
+    with pytest.raises(LabError, match="what runs code of its own is measured, and not written anew. Leave out --out"):
+        asked("there", ["trust_remote_code=true"], to="2x", methods=["yarn"], out=tmp_path / "out")
+    with pytest.raises(LabError, match="no method `yran`: did you mean yarn\\? there are linear, "):
+        asked("there", [], to="2x", methods=["yran"])
 
 
 def test_the_command(settings, tmp_path):
@@ -360,7 +469,7 @@ def test_the_command(settings, tmp_path):
     assert dry.exit_code == 0 and "Recommended" not in dry.output
 
 
-def test_what_is_exported_is_what_was_measured(settings, model, tmp_path):
+def test_what_is_exported_is_what_was_measured(settings, model, tmp_path, monkeypatch):
     """Loaded by transformers alone, it loses what the report says; the card tells the curve."""
     from transformers import AutoModelForCausalLM
 
@@ -380,5 +489,6 @@ def test_what_is_exported_is_what_was_measured(settings, model, tmp_path):
     assert row.value == pytest.approx(float(wanted), abs=1e-4)
     assert f"| {TO} | yarn | {row.value:.4f} |" in (out / "README.md").read_text()
     assert CliRunner().invoke(app, ["doctor", str(out)]).exit_code == 0
+    monkeypatch.setattr("lab.extend.run.extend", lambda *_: pytest.fail("it was measured again"))
     again = CliRunner().invoke(app, ["extend", str(path), "--out", str(out)])
     assert again.exit_code != 0 and "is there already" in str(again.exception)

@@ -5,6 +5,7 @@ from typing import Any
 
 from lab.doctor import family
 from lab.doctor.finding import whole
+from lab.rope.otherwise import OTHERWISE
 
 TEXT = ("text_config", "llm_config", "language_config", "thinker_config")
 """Where a model of several parts keeps that of its language model."""
@@ -95,10 +96,10 @@ class Config:
     @property
     def encodes(self) -> str | None:
         """What encodes position where it is not RoPE."""
-        if self.family in family.OTHERWISE:
-            return family.OTHERWISE[self.family]
+        if self.family in OTHERWISE:
+            return OTHERWISE[self.family]
         if self.raw.get("alibi") is True:
-            return family.OTHERWISE["bloom"]
+            return OTHERWISE["bloom"]
         if self.usual is None or hasattr(self.usual, "rope_parameters") or any(self.find(name)[0] for name in ROPE):
             return None
         return "something else: neither the file nor the family's defaults have a RoPE"

@@ -4,28 +4,6 @@ from typing import Any
 
 from lab.doctor.finding import whole
 
-OTHERWISE = {
-    "gpt2": "a learned vector for each position",
-    "gpt_neo": "a learned vector for each position",
-    "gpt_bigcode": "a learned vector for each position",
-    "opt": "a learned vector for each position",
-    "biogpt": "a learned vector for each position",
-    "bert": "a learned vector for each position",
-    "roberta": "a learned vector for each position",
-    "distilbert": "a learned vector for each position",
-    "bart": "a learned vector for each position",
-    "xglm": "sinusoids added to the embeddings",
-    "bloom": "ALiBi: a penalty on the score that grows with distance",
-    "mpt": "ALiBi: a penalty on the score that grows with distance",
-    "t5": "a learned bias by distance, in buckets",
-    "mt5": "a learned bias by distance, in buckets",
-    "umt5": "a learned bias by distance, in buckets",
-    "mamba": "nothing: it is recurrent",
-    "mamba2": "nothing: it is recurrent",
-    "rwkv": "nothing: it is recurrent",
-    "context-lab": "an encoding of this lab, which the field positional describes: see `lab schemes show`",
-}
-LIMITED = ("a learned vector",)
 WHOLE_HEAD = frozenset(
     "llama mistral mixtral qwen2 qwen2_moe qwen3 qwen3_moe gemma gemma2 gemma3_text olmo olmo2 smollm3 phimoe "
     "gpt_oss falcon".split()

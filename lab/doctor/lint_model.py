@@ -4,10 +4,11 @@ from collections.abc import Iterator
 
 from lab.doctor.config import ALIASES, Config
 from lab.doctor.entries import Entry
-from lab.doctor.family import LIMITED, WHOLE_HEAD
+from lab.doctor.family import WHOLE_HEAD
 from lab.doctor.finding import Finding, number, whole
 from lab.doctor.keys import LENGTH
 from lab.doctor.lint_values import not_a_number
+from lab.rope.otherwise import LIMITED
 
 
 def has_rope(config: Config) -> Iterator[Finding]:

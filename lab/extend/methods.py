@@ -1,5 +1,6 @@
 """Methods by name: each an encoding for a model trained on L0 tokens, tried without training or trained for."""
 
+import difflib
 import math
 from collections.abc import Callable
 
@@ -58,7 +59,16 @@ SEARCHED = "longrope"
 
 def method(name: str, train: int, to: int) -> Spec:
     """Of those without training. Raises LabError for a name that is none."""
-    if name not in METHODS:
-        known = ", ".join([*METHODS, SEARCHED])
-        raise LabError(f"no method `{name}`; there are {known}, or write {{NAME: encoding}}", code=2)
+    refuse_unknown(name)
     return METHODS[name](train, to)
+
+
+def refuse_unknown(name: str) -> None:
+    if name in (*METHODS, SEARCHED):
+        return
+    if name in FOR_TRAINING:
+        raise LabError(f"method {name} is for training: lab finetune --method {name}", code=2)
+    known = [*METHODS, SEARCHED]
+    near = difflib.get_close_matches(str(name), known, 1)
+    hint = f": did you mean {near[0]}?" if near else ";"
+    raise LabError(f"no method `{name}`{hint} there are {', '.join(known)}, or write {{NAME: encoding}}", code=2)

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from lab import LabError
 from lab.config import checked, merged, parsed, tree
+from lab.extend.methods import refuse_unknown
 from lab.settings import Data, Length, Settings
 
 
@@ -72,6 +73,16 @@ def asked(
             f"how far is {model} to read? write --to 32k, or --to 4x for four times its train length", code=2
         )
     made = checked(values, path, overrides, Extending)
+    for name in (one for one in made.methods if not isinstance(one, dict)):
+        refuse_unknown(name)
+    if out is not None and out.exists():
+        raise LabError(f"--out {out} is there already: give another folder, or remove it first", code=2)
+    if out is not None and made.trust_remote_code:
+        raise LabError(
+            f"--out {out}: what runs code of its own is measured, and not written anew. Leave out --out, or "
+            "trust_remote_code where the model needs none",
+            code=2,
+        )
     if out is not None and len(made.methods) != 1:
         raise LabError(
             f"--out {out} is for one method and there are {len(made.methods)}: name it with --method", code=2

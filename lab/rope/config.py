@@ -1,5 +1,6 @@
 """A transformers configuration -> how its layers turn queries and keys, said as the lab says it."""
 
+import difflib
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from torch import Tensor
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig
 
 from lab import LabError
+from lab.rope.otherwise import why_no_rope
 from positional import Scheme, SchemeError, Shape, build
 from positional.build import Spec
 
@@ -99,7 +101,7 @@ def described(config: PreTrainedConfig) -> Described:
     parameters = getattr(config, "rope_parameters", None)
     name = config.model_type
     if not parameters:
-        raise LabError(f"{name} has no rope_parameters: it does not turn queries and keys, so there is no RoPE to read")
+        raise LabError(why_no_rope(name), code=2)
     for field in ("hidden_size", "max_position_embeddings"):
         if not hasattr(config, field):
             raise LabError(f"{name} has no {field} in its configuration, which the formulas need")
@@ -168,7 +170,9 @@ def refuse_foreign(parameters: dict, where: str, *, nested: bool) -> None:
     """Raise LabError for what has no counterpart in the lab."""
     name = parameters.get("rope_type")
     if name not in BY_TYPE:
-        raise LabError(f"{where}: rope_type {name} has no counterpart in the lab, which reads {', '.join(BY_TYPE)}")
+        near = difflib.get_close_matches(str(name), BY_TYPE, 1)
+        hint = f": did you mean {near[0]}?" if near else f", which reads {', '.join(BY_TYPE)}"
+        raise LabError(f"{where}: rope_type {name} has no counterpart in the lab{hint}")
     for key in FOREIGN.keys() & {key for key, value in parameters.items() if value}:
         raise LabError(f"{where}: rope_parameters have {key}, which no encoding of the lab does: {FOREIGN[key]}")
     if parameters.get("rope_theta") is None:
