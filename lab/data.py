@@ -334,9 +334,9 @@ def long_documents(
     fitting = np.flatnonzero(lengths >= length).tolist()
     if len(fitting) < count:
         raise LabError(
-            f"eval: only {len(fitting)} of {len(lengths)} held-out documents have {length} tokens, and eval.documents "
-            f"asks for {count}; the longest has {max(lengths, default=0)}. "
-            "Lower eval.documents or eval.lengths, add longer texts, or raise data.held_out"
+            f"eval: only {len(fitting)} of {len(lengths)} held-out documents have {length} tokens, and {count} are "
+            f"asked for (by eval.documents; while training 8); the longest has {max(lengths, default=0)}. Lower "
+            "eval.documents, eval.lengths or train.length, add longer texts, or raise data.held_out"
         )
     chosen = heapq.nsmallest(count, fitting, key=lambda d: hashlib.sha256(side.document(d)).digest())
     found = []

@@ -139,7 +139,7 @@ def test_work_that_fails_exits_with_1(folder, call):
     train(tiny(folder, "name=short"))
     code, out, err = call("eval", folder / "runs/short", "eval.documents=500")
     assert code == 1 and "Traceback" not in err
-    assert err.startswith("lab: eval: only ") and "asks for 500" in err
+    assert err.startswith("lab: eval: only ") and "500 are asked for (by eval.documents; while training 8)" in err
 
 
 def test_a_run_that_is_not_trained_is_told_to_be(folder, call):

@@ -404,7 +404,10 @@ def test_norms_and_embeddings_are_trained_as_well_where_longlora_asks(folder):
     [
         (["train.steps=0"], "train.steps: must be greater than 0, got 0"),
         (["train.lenght=4k"], "train.lenght: unknown key, did you mean length?"),
-        (["model.method=yarnn", "model.longest=4k"], "model.method: no method `yarnn`; there are linear, ntk, "),
+        (
+            ["model.method=yarnn", "model.longest=4k"],
+            "model.method: no method `yarnn`: did you mean yarn? there are linear,",
+        ),
         (["model.method=yarn"], "model.longest: yarn needs the length to reach (--to): 16384, 16k or 4x"),
         (["model.method=drope", "model.positional=nope"], "model.method: it is a short way to say model.positional"),
         (["data.tokenizer=bytes"], "data.tokenizer: bytes is not the model's own, which is taken: leave it out"),
@@ -423,6 +426,7 @@ def test_what_is_wrong_with_the_settings_is_told(folder, words, said):
     [
         (["model.method=yarn", "model.longest=64"], "was trained on 64 tokens, and 64 are within: yarn is to reach"),
         (["train.length=63"], "train.length: 63 is odd"),
+        (["model.positional=rope-yran"], "model.positional: unknown encoding `rope-yran`: did you mean rope-yarn?"),
         (["lora={targets: [q_proj, qkv]}"], "has no matrix qkv; it has down_proj, gate_proj, k_proj, lm_head, o_proj"),
         (["eval.lengths=[64x]"], "held-out documents have 4097 tokens"),
     ],
@@ -483,6 +487,17 @@ def test_a_folder_of_other_settings_is_refused(folder, whole):
     assert said.startswith(f"{whole.path} holds a run with other settings:\n")
     assert "  train.lr: 0.001 there, 0.5 asked for\n" in said and "\n  model.positional" in said
     finetune(tuning(folder, "name=whole", "train.checkpointing=true"))  # which changes no weight
+
+
+def test_a_folder_that_is_no_run_is_not_written_into(folder, whole, tmp_path):
+    for out in (folder / "llama", folder / "text" / "00.txt"):
+        with pytest.raises(LabError) as caught:
+            asked(str(folder / "llama"), [], out=out)
+        assert str(caught.value) == (
+            f"--out {out} holds something else than a run of lab finetune: give another folder"
+        )
+    for out in (whole.path, tmp_path, tmp_path / "new"):
+        assert asked(str(folder / "llama"), [], out=out).path == out
 
 
 def test_the_folder_of_a_pretrained_model_is_no_run_of_a_new_one_and_the_other_way_round(folder, whole, tmp_path):

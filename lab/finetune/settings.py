@@ -1,11 +1,13 @@
 """Settings of `lab finetune`: which pretrained model, with which encoding, trained further on what, and how."""
 
+import difflib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from lab import LabError
 from lab.config import checked, merged, parsed, spec_of, tree
 from lab.settings import Data, Length, Settings, Spec, Train, Training, unmixable
 
@@ -89,7 +91,9 @@ def misfits(model: Pretrained, data: Data) -> Iterator[str]:
     if model.method is not None and model.positional is not None:
         yield "model.method: it is a short way to say model.positional; leave one of them out"
     if model.method is not None and model.method not in EVERY:
-        yield f"model.method: no method `{model.method}`; there are {', '.join(EVERY)}, or write model.positional"
+        near = difflib.get_close_matches(model.method, EVERY, 1)
+        hint = f": did you mean {near[0]}?" if near else ";"
+        yield f"model.method: no method `{model.method}`{hint} there are {', '.join(EVERY)}, or write model.positional"
     if model.method is not None and model.longest is None and model.method != "drope":
         yield f"model.longest: {model.method} needs the length to reach (--to): 16384, 16k or 4x"
 
@@ -129,5 +133,14 @@ def asked(
             values = merged(values, {section: {last: value} if last else value})
     if scheme is not None:
         values = merged(values, {"model": {"positional": spec_of(scheme)}})
+    if out is not None and not vacant(out):
+        raise LabError(f"--out {out} holds something else than a run of lab finetune: give another folder", code=2)
     overrides = [word for word in words if "=" in word]
     return checked(merged(values, parsed(overrides)), path, overrides, Finetuning)
+
+
+def vacant(out: Path) -> bool:
+    """Whether a run may go there: nothing is, or a run, which `lab.claim` compares."""
+    if not out.is_dir():
+        return not out.exists()
+    return (out / "config.yaml").exists() or not any(out.iterdir())

@@ -1,5 +1,7 @@
 """What a fine-tuning comes to: encoding and lengths in numbers, by what the checkpoint's configuration says."""
 
+from dataclasses import replace
+
 from transformers import PreTrainedConfig
 
 from lab import LabError
@@ -8,6 +10,8 @@ from lab.finetune.settings import Finetuning
 from lab.pretrained import config_of
 from lab.rope.config import Described, described
 from lab.settings import Length, tokens
+from positional import SchemeError, Shape, build
+from positional.build import Spec
 
 
 def settled(asked: Finetuning) -> Finetuning:
@@ -26,6 +30,8 @@ def settled(asked: Finetuning) -> Finetuning:
             code=2,
         )
     spec = model.positional if model.method is None else EVERY[model.method](train_length, longest)
+    if own is not None and spec is not None:
+        refuse_unbuildable(spec, replace(own.rotations[own.main].shape, train_length=train_length))
     length = train_length if model.method in FOR_TRAINING else longest or reads or train_length
     if asked.train.length is not None:
         length = length_of("train.length", asked.train.length, train_length)
@@ -46,6 +52,14 @@ def rotations(config: PreTrainedConfig, needed: bool) -> Described | None:
         if needed:
             raise
         return None
+
+
+def refuse_unbuildable(spec: Spec, shape: Shape) -> None:
+    """Raise LabError for an encoding that there is not, or that has other options; before weights are loaded."""
+    try:
+        build(spec, shape)
+    except SchemeError as error:
+        raise LabError(f"model.positional: {error}", code=2) from None
 
 
 def length_of(key: str, length: Length, train_length: int) -> int:
