@@ -85,17 +85,19 @@ SIZES = "width", "heads", "kv_heads"
 def checked(values: dict, path: Path, overrides: list[str] = (), kind: type[Kind] = Run) -> Kind:
     """The values as settings. What is wrong is taken out and the rest checked again, so that all comes at once."""
     found: list[str] = []
+    out: set[tuple] = set()
     values = copy.deepcopy(values)
     while True:
         try:
             run = kind.model_validate(values)
         except ValidationError as error:
-            lines = [line for one in error.errors() for line in explained(one, kind)]
-            found += lines
-            places = [one["loc"] for one in error.errors()]
+            errors = [one for one in error.errors() if one["type"] != "missing" or one["loc"] not in out]
+            found += [line for one in errors for line in explained(one, kind)]
+            places = [one["loc"] for one in errors]
+            out |= set(places)
             if any(place[0] == "model" and place[-1] in SIZES for place in places if place):
                 places += [("model", size) for size in SIZES]  # what is left of them would not fit each other
-            if places[0] and any([dropped(values, place) for place in places]):
+            if places and places[0] and any([dropped(values, place) for place in places]):
                 continue
         break
     if not found:
@@ -196,6 +198,8 @@ def explained(error: dict, kind: type[Settings] = Run) -> list[str]:
         return [f"{key}: unknown key" + (f", did you mean {near[0]}?" if near else f"; known here: {', '.join(known)}")]
     if error["type"] == "value_error":
         return [f"{key}: {line}" if key else line for line in str(error["ctx"]["error"]).splitlines()]
+    if error["type"] == "missing" and isinstance(error["input"], dict):
+        return [f"{key}: is missing, and has no default: write it"]
     message = (
         error["msg"]
         .replace("Input should be", "must be")

@@ -225,6 +225,17 @@ def test_settings_that_do_not_fit_are_told_at_once(path):
     )
 
 
+def test_mixers_that_read_from_first_to_last_are_told_by_key(path):
+    runs = "compare.runs=[{train: rope, mixer: gru}, {train: rope, mixer: {kind: window, window: 4}}]"
+    said = refusal(lambda: read(path, ["model.mixer=[attention, lstm]", runs]))
+    both = "reads from first to last, and a masked language model both ways: write attention or window"
+    assert [line.strip() for line in said.splitlines()[1:]] == [
+        f"model.mixer: lstm {both}",
+        f"compare.runs[0].mixer: gru {both}",
+    ]
+    assert "model.mixer: unknown mixer `lstn`: did you mean lstm?" in refusal(lambda: read(path, ["model.mixer=lstn"]))
+
+
 def test_a_folder_of_one_kind_of_run_is_not_trained_as_another(path, trained, tmp_path):
     plain = tmp_path / "plain.yaml"
     settings = yaml.safe_load(path.read_text())

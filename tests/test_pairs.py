@@ -28,6 +28,7 @@ from lab.seq2seq.tasks import drawn, ids_of, tasks_of, text_of
 from lab.seq2seq.translate import translate
 from lab.settings import Run
 from lab.train import accelerator_for, train
+from positional import Shape, build
 
 ROOT = Path(__file__).parents[1]
 SYSTEM = [path for path in parallel.CATALOGUES if any(Path(path).glob("de/LC_MESSAGES/*.mo"))]
@@ -100,6 +101,22 @@ def test_files_that_are_not_equally_long_are_refused(tmp_path):
     )
 
 
+def test_files_that_are_missing_empty_or_no_text_are_named(tmp_path):
+    path, other = files(tmp_path)
+    (tmp_path / "empty").write_text(" \n\n")
+    (tmp_path / "latin").write_bytes("grün\n".encode("latin-1"))
+    for name, said in (
+        ("gone", f"data.path: no file {tmp_path}/gone, seen from {Path.cwd()}"),
+        ("empty", f"data.path: {tmp_path}/empty is empty: give a file with a sentence on each line"),
+        ("latin", f"data.path: {tmp_path}/latin is not UTF-8 text (from byte 2): convert it"),
+        ("", f"data.path: {tmp_path} is a folder: give one file for each language"),
+    ):
+        with pytest.raises(LabError) as caught:
+            pair_corpus(Pairs(source="text", path=[path, str(tmp_path / name)], cache=str(tmp_path / "cache")))
+        assert str(caught.value) == said
+    assert not (tmp_path / "cache").exists()
+
+
 def test_messages_of_catalogues_are_pairs(tmp_path):
     messages = {"Open file": "Datei öffnen", "menu\4Quit": "Beenden", "%d file\0%d files": "%d Datei\0%d Dateien"}
     catalogue(tmp_path / "de" / "LC_MESSAGES" / "mine.mo", messages)
@@ -166,6 +183,13 @@ def test_a_tokenizer_without_padding_or_end_is_refused(tmp_path, lacks, why):
     assert str(caught.value) == (
         f"data.tokenizer: `{tmp_path}` has no {lacks} token {why}: add one to it, or write `bpe` to train one"
     )
+
+
+def test_a_tokenizer_that_is_not_there_says_what_else_to_write(tmp_path):
+    with pytest.raises(LabError) as caught:
+        bpe.read(tmp_path)
+    assert str(caught.value).startswith(f"data.tokenizer: no tokenizer `{tmp_path}`: ")
+    assert str(caught.value).endswith(". Write `bpe` to train one, `bytes`, or a folder that holds one")
 
 
 # batches
@@ -450,11 +474,47 @@ def test_settings_that_do_not_fit_are_all_told_at_once(tmp_path):
             "source text needs two files in `path`, the second a translation line by line",
         ),
         ({"source": "hub"}, "source hub needs `name`"),
+        ({"task": ["copy", "sort"]}, "source algorithmic needs one `task`, such as copy, reverse, sort or words"),
+        ({"task": "reverse", "sizes": [0, 4]}, "data.sizes.0: must be greater than 0, got 0"),
         ({"task": "reverse", "sizes": [4, 1]}, "data.sizes: [4, 1] holds no size: write the smallest first"),
     ],
 )
 def test_sources_say_what_they_need(tmp_path, data, message):
-    assert message in refusal(tmp_path, data)
+    said = refusal(tmp_path, data)
+    assert message in said and said.count("\n") == 1  # a section that is taken out is not missed
+
+
+def test_a_section_that_is_missing_is_named_and_no_more(tmp_path):
+    (tmp_path / "least.yaml").write_text("{model: {encoder: {}}}")
+    with pytest.raises(LabError) as caught:
+        read(tmp_path / "least.yaml")
+    assert str(caught.value) == f"{tmp_path}/least.yaml: 1 to mend\n  data: is missing, and has no default: write it"
+
+
+def test_a_side_that_there_is_not_is_told(tmp_path):
+    said = refusal(
+        tmp_path,
+        {"task": "copy", "sizes": [1, 2]},
+        compare={"runs": [{"train": {"encodr": "rope", "decoder": "alibi"}}, {"train": {"left": "rope"}}]},
+    )
+    assert "compare.runs[0].train.encodr: no side has this name; did you mean encoder?" in said
+    assert (
+        "compare.runs[1].train.left: no side has this name; write kind: for both sides, or encoder: and decoder:"
+        in said
+    )
+
+
+def test_every_kind_is_the_encoder_s_or_refused_by_name_with_the_reason(tmp_path, any_spec):
+    """Before anything is trained; the decoder takes all of them."""
+    why = build(any_spec, Shape(32, 2, 2, 2, 12)).causal_only
+    side = {"layers": 2, "positional": any_spec}
+    data, model = {"task": "copy", "sizes": [1, 4]}, {**MODEL, "width": 32, "encoder": side, "decoder": side}
+    if why is None:
+        run_of(tmp_path, data, model=model)
+        return
+    assert refusal(tmp_path, data, model=model).endswith(
+        f": 1 to mend\n  model.encoder: {any_spec['kind']} is for the decoder alone: {why}"
+    )
 
 
 def test_commands_for_the_other_kind_of_run_say_which_to_use(tmp_path):
@@ -465,3 +525,22 @@ def test_commands_for_the_other_kind_of_run_say_which_to_use(tmp_path):
         generate(run, "a", print, tokens=1)
     with pytest.raises(LabError, match="source 2 is empty: there is nothing to translate"):
         translate(run, ["a", " "])
+
+
+def test_a_source_beyond_a_learned_table_is_named_by_its_number(tmp_path):
+    sides = {side: {"layers": 1, "positional": "learned"} for side in ("encoder", "decoder")}
+    run = run_of(tmp_path, {"task": "copy", "sizes": [1, 4]}, model={**MODEL, **sides})
+    train(run)
+    with pytest.raises(LabError) as caught:
+        translate(run, ["a", "b" * 12])
+    assert caught.value.code == 2 and str(caught.value) == (
+        "source 2 has 13 tokens with its end, and learned in the encoder takes at most 12: shorten it, or train at a "
+        "longer length"
+    )
+    assert len(translate(run, ["a", "b" * 11])) == 2
+    with pytest.raises(
+        LabError, match="260 beams begin with 260 different tokens, and the vocabulary has 259: ask for"
+    ):
+        translate(of_run(run.path, ["eval.beams=260"]), ["a"])
+    with pytest.raises(LabError, match="eval.beams: must be greater than 0, got 0"):
+        of_run(run.path, ["eval.beams=0"])

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from lab.settings import Compare, Length, Model, Settings, Spec, Training, specs_of, tokens, unmixable
+from lab.settings import Compare, Length, Mixers, Model, Settings, Spec, Training, specs_of, tokens, unmixable
 
 
 class Mask(Settings):
@@ -84,10 +84,29 @@ def misfits(run: MaskedRun) -> Iterator[str]:
     if wrong := of_sizes(m.width, m.heads, m.kv_heads):
         yield from (f"model: {one}" for one in wrong)
         return
-    sizes = {"width": m.width, "heads": m.heads, "kv_heads": m.kv_heads, "layers": m.layers}
+    mixers = {"model.mixer": m.mixer}
+    mixers |= {f"compare.runs[{i}].mixer": line.mixer for i, line in enumerate(run.compare.runs) if line.mixer}
+    if wrong := [f"{key}: {said}" for key, mixer in mixers.items() if (said := unattending(mixer, m.layers))]:
+        yield from wrong
+        return
+    sizes = {"width": m.width, "heads": m.heads, "kv_heads": m.kv_heads, "layers": m.layers, "mixer": m.mixer}
     config = MaskedConfig(**sizes, train_length=run.train.length)
     for key, spec in specs_of(run).items():
         try:
             config.built(spec)
         except SchemeError as error:
             yield f"{key}: {error}"
+
+
+def unattending(mixer: Mixers, layers: int) -> str:
+    """What is wrong with mixers by themselves, or that one reads from first to last; empty where nothing is."""
+    from lab import LabError
+    from lab.mixers import by_layer
+
+    try:
+        readers = [kind.name for kind in by_layer(mixer, layers) if not kind.attends]
+    except LabError as error:
+        return str(error)
+    if not readers:
+        return ""
+    return f"{readers[0]} reads from first to last, and a masked language model both ways: write attention or window"

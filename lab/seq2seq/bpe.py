@@ -49,11 +49,15 @@ def read(name: str | Path) -> PreTrainedTokenizerFast:
     try:
         found = AutoTokenizer.from_pretrained(name)
     except Exception as error:  # transformers, tokenizers and huggingface_hub raise errors of their own
-        raise LabError(f"data.tokenizer: no tokenizer `{name}`: {first_line(error)}") from error
+        raise LabError(
+            f"data.tokenizer: no tokenizer `{name}`: {first_line(error).rstrip('.')}. Write `bpe` to train one, "
+            "`bytes`, or a folder that holds one"
+        ) from error
     for what, why in (("pad", "to fill up the shorter sources of a batch"), ("eos", "to end a target")):
         if getattr(found, f"{what}_token_id") is None:
             raise LabError(
-                f"data.tokenizer: `{name}` has no {what} token {why}: add one to it, or write `bpe` to train one"
+                f"data.tokenizer: `{name}` has no {what} token {why}: add one to it, or write `bpe` to train one",
+                code=2,
             )
     return found
 

@@ -202,7 +202,8 @@ class Seq2Seq(PreTrainedModel, GenerationMixin):
         if beams > self.config.vocab_size:
             raise LabError(
                 f"{beams} beams begin with {beams} different tokens, and the vocabulary has {self.config.vocab_size}: "
-                "ask for fewer beams"
+                "ask for fewer beams",
+                code=2,
             )
         return super().generate(*args, **options)
 

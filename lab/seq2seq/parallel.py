@@ -33,9 +33,12 @@ def pairs(settings: Pairs) -> Iterator[Pair]:
 def of_files(settings: Pairs) -> Iterator[Pair]:
     """Line n of the second file translates line n of the first. Raises LabError where they are not equally long."""
     both = [lines_of(Path(path).expanduser()) for path in settings.path]
+    for path, lines in zip(settings.path, both, strict=True):
+        if not any(map(str.strip, lines)):
+            raise LabError(f"data.path: {path} is empty: give a file with a sentence on each line", code=2)
     if len(both[0]) != len(both[1]):
         counts = " and ".join(f"{path} has {len(lines)} lines" for path, lines in zip(settings.path, both, strict=True))
-        raise LabError(f"data.path: {counts}: line n of one has to translate line n of the other")
+        raise LabError(f"data.path: {counts}: line n of one has to translate line n of the other", code=2)
     return ((f"line {n}", *pair) for n, pair in enumerate(zip(*both, strict=True), 1))
 
 
@@ -43,8 +46,14 @@ def lines_of(path: Path) -> list[str]:
     """Without what ends them; `splitlines` would also cut at characters that a sentence may hold."""
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise LabError(f"data.path: {path} cannot be read: {error}") from None
+    except FileNotFoundError:
+        raise LabError(f"data.path: no file {path}, seen from {Path.cwd()}", code=2) from None
+    except IsADirectoryError:
+        raise LabError(f"data.path: {path} is a folder: give one file for each language", code=2) from None
+    except OSError as error:
+        raise LabError(f"data.path: {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise LabError(f"data.path: {path} is not UTF-8 text (from byte {error.start}): convert it") from None
     return text.removesuffix("\n").split("\n") if text else []
 
 

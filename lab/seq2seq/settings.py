@@ -1,5 +1,6 @@
 """Settings of an encoder–decoder run: pairs, sizes, steps; `configs/paper/seq2seq.yaml` says what each one means."""
 
+import difflib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -9,6 +10,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from lab.settings import Compare, Settings, Spec, Train, Trained, Training
 
 Listed = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
+SIDES = ("encoder", "decoder")
 Sides = Spec
 """`rope`, for both sides, or `{encoder: rope, decoder: alibi}`."""
 
@@ -185,6 +187,16 @@ def sides_of(spec: Sides) -> dict[str, Spec]:
     return {"encoder": spec, "decoder": spec}
 
 
+def unsided(spec: Sides) -> str:
+    """What is wrong with the keys of an encoding that is said for each side; empty where nothing is."""
+    unknown = [key for key in spec if key not in SIDES] if isinstance(spec, dict) and "kind" not in spec else []
+    if not unknown:
+        return ""
+    near = difflib.get_close_matches(str(unknown[0]), SIDES, 1)
+    hint = f"did you mean {near[0]}?" if near else "write kind: for both sides, or encoder: and decoder:"
+    return f"{unknown[0]}: no side has this name; {hint}"
+
+
 def misfits(run: Translation) -> Iterator[str]:
     """What no single setting shows."""
     m = run.model
@@ -237,6 +249,9 @@ def unbuilt(run: Translation, specs: dict[str, Sides]) -> Iterator[str]:
     from positional import SchemeError
 
     for key, spec in specs.items():
+        if wrong := unsided(spec):
+            yield f"{key}.{wrong}"
+            continue
         for side, one in sides_of(spec).items():
             try:
                 built(run, side, one)

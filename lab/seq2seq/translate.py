@@ -9,12 +9,13 @@ from lab import LabError
 from lab.config import of_run
 from lab.progress import quiet
 from lab.seq2seq import bpe
-from lab.seq2seq.decode import room_of, written
+from lab.seq2seq.decode import limit_of, room_of, written
 from lab.seq2seq.evaluate import trained_model
 from lab.seq2seq.model import Seq2Seq
 from lab.seq2seq.settings import Translation
 from lab.seq2seq.tasks import ids_of, text_of
 from lab.settings import Training
+from positional.build import name_of
 
 
 def asked(folder: Path, beams: int, length_penalty: float) -> Translation:
@@ -29,7 +30,8 @@ def refuse_other(run: Training) -> None:
 
 
 def translate(run: Training, sources: list[str]) -> list[str]:
-    """A line for each source, greedy or by run.eval.beams. Raises LabError for another kind of run, an empty source."""
+    """A line for each source, greedy or by run.eval.beams. Raises LabError for another kind of run, and a source
+    that is empty or too long."""
     model, ids = opened(run, sources)
     return texts(run, written(model, ids, run, lambda s: room_of(model, s)))
 
@@ -43,9 +45,23 @@ def opened(run: Training, sources: list[str]) -> tuple[Seq2Seq, list[np.ndarray]
     quiet()
     model = trained_model(run).to("cuda" if torch.cuda.is_available() else "cpu")
     if run.data.source == "algorithmic":
-        return model, [ids_of(source.encode()) for source in sources]
-    lines = [" ".join(source.split()) for source in sources]
-    return model, [np.array(one) for one in bpe.encoded(bpe.read(run.path / "model"), lines)]
+        ids = [ids_of(source.encode()) for source in sources]
+    else:
+        lines = [" ".join(source.split()) for source in sources]
+        ids = [np.array(one) for one in bpe.encoded(bpe.read(run.path / "model"), lines)]
+    refuse_too_long(model, ids)
+    return model, ids
+
+
+def refuse_too_long(model: Seq2Seq, sources: list[np.ndarray]) -> None:
+    """Raise LabError for the first source that the encoder's table of positions does not reach."""
+    for number, ids in enumerate(sources, 1):
+        if len(ids) > limit_of(model):
+            raise LabError(
+                f"source {number} has {len(ids)} tokens with its end, and {name_of(model.config.encoder_positional)} "
+                f"in the encoder takes at most {limit_of(model)}: shorten it, or train at a longer length",
+                code=2,
+            )
 
 
 def texts(run: Translation, said: list[list[int]]) -> list[str]:
