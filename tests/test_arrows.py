@@ -11,6 +11,7 @@ EVERYWHERE = set(sys.stdlib_module_names)
 ALLOWED = {"positional": {"positional", "torch"}, "eval": {"eval", "torch", "numpy", "scipy"}}
 ENTRY = {  # a program of its own, which loads models and texts and draws
     "eval/__main__.py": {"transformers", "tqdm"},
+    "eval/checkpoint.py": {"transformers"},
     "eval/draw.py": {"matplotlib"},
     "eval/fork.py": {"transformers"},
     "eval/heatmap.py": {"matplotlib"},

@@ -7,7 +7,6 @@ from pydantic import Field
 
 from lab import LabError
 from lab.config import checked, merged, parsed, tree
-from lab.extend.methods import refuse_unknown
 from lab.settings import Data, Length, Settings
 
 
@@ -73,6 +72,8 @@ def asked(
             f"how far is {model} to read? write --to 32k, or --to 4x for four times its train length", code=2
         )
     made = checked(values, path, overrides, Extending)
+    from lab.extend.methods import refuse_unknown  # torch behind it, and in vain if the settings are wrong
+
     for name in (one for one in made.methods if not isinstance(one, dict)):
         refuse_unknown(name)
     if out is not None and out.exists():
