@@ -146,6 +146,7 @@ class Scores:
     bias: AtPair | None = None  # any other number added to a score
     rows: AtRows | None = None  # numbers added to whole rows of scores
     keep: AtPair | None = None  # any other mask: False hides the key
+    cap: float | None = None  # score = cap · tanh(score / cap), before any other word acts
 
     @property
     def needs(self) -> frozenset[str]:

@@ -105,6 +105,8 @@ LEARNED = {
     "learned decay": DECAY.clone().requires_grad_(),
     "learned decay and window": DECAY[:1].clone().requires_grad_(),
     "learned bias": drawn(H).requires_grad_(),
+    "learned bias and cap": drawn(H).requires_grad_(),
+    "learned decay and cap": DECAY.clone().requires_grad_(),
     "learned rows": drawn(H).requires_grad_(),
     "learned rows and window": drawn(H).requires_grad_(),
 }
@@ -119,6 +121,8 @@ def at_rows(weight: Tensor, i: Tensor, j: Tensor) -> Tensor:
 
 
 ROWS = partial(at_rows, drawn(H))
+CAP = 0.8  # of scores drawn from a normal distribution: they feel it
+ALL_BUT_CAP = Scores(SLOPES, DECAY, window=9, sinks=3, beyond=2, bias=at_pair_bias, rows=ROWS, keep=at_pair_keep)
 SYNTHETIC = {
     "window": Scores(window=7),
     "window of one": Scores(window=1),
@@ -141,10 +145,25 @@ SYNTHETIC = {
     "slopes, window and sinks": Scores(slopes=SLOPES, window=7, sinks=3),
     "window, sinks and bias": Scores(window=7, sinks=3, bias=at_pair_bias),
     "learned bias": Scores(bias=lambda b, h, i, j: LEARNED["learned bias"][h] * at_pair_bias(b, h, i, j)),
+    "cap": Scores(cap=CAP),
+    "cap and window": Scores(cap=CAP, window=7),
+    "cap, window and sinks": Scores(cap=CAP, window=7, sinks=3),
+    "cap and beyond": Scores(cap=CAP, beyond=7),
+    "cap and slopes": Scores(cap=CAP, slopes=SLOPES),
+    "cap, slopes and window": Scores(cap=CAP, slopes=SLOPES, window=7),
+    "cap and decay": Scores(cap=CAP, decay=DECAY),
+    "cap and bias": Scores(cap=CAP, bias=at_pair_bias),
+    "cap and keep": Scores(cap=CAP, keep=at_pair_keep),
+    "cap and rows": Scores(cap=CAP, rows=ROWS),
+    "learned bias and cap": Scores(
+        cap=CAP, bias=lambda b, h, i, j: LEARNED["learned bias and cap"][h] * at_pair_bias(b, h, i, j)
+    ),
+    "learned decay and cap": Scores(cap=CAP, decay=LEARNED["learned decay and cap"]),
     "rows": Scores(rows=ROWS),
     "learned rows": Scores(rows=partial(at_rows, LEARNED["learned rows"])),
     "learned rows and window": Scores(rows=partial(at_rows, LEARNED["learned rows and window"]), window=7),
-    "all": Scores(SLOPES, DECAY, window=9, sinks=3, beyond=2, bias=at_pair_bias, rows=ROWS, keep=at_pair_keep),
+    "all but cap": ALL_BUT_CAP,
+    "all": replace(ALL_BUT_CAP, cap=CAP),
 }
 
 

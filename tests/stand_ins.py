@@ -15,13 +15,14 @@ from torch import Tensor
 from lab.attention import flash, flash2, flash3, flash4, flex, varlen
 
 
-def softmax_attention(q, k, v, scale, causal, left, right, slopes) -> tuple[Tensor, Tensor]:
+def softmax_attention(q, k, v, scale, causal, left, right, slopes, softcap) -> tuple[Tensor, Tensor]:
     """(Q, H, D) queries, (T, G, D) keys and values of one sequence -> (Q, H, D) output, (H, Q) log-sum-exp."""
     assert q.shape[-1] == k.shape[-1] == v.shape[-1] and q.dtype == k.dtype == v.dtype
     dtype, group = q.dtype, q.shape[1] // k.shape[1]
     q, k, v = (x.to(torch.promote_types(dtype, torch.float32)) for x in (q, k, v))
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
     s = torch.einsum("qhd,khd->hqk", q, k) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    s = softcap * (s / softcap).tanh() if softcap else s  # before slopes, as in flash-attn 2
     behind = torch.arange(len(q))[:, None] + len(k) - len(q) - torch.arange(len(k))  # the last sits on the last
     if slopes is not None:
         assert slopes.dtype == torch.float32 and slopes.shape == q.shape[1:2] and not slopes.requires_grad
@@ -71,8 +72,8 @@ def two(
     deterministic=False,
     return_attn_probs=False,
 ):
-    assert dropout_p == softcap == 0
-    out, sums = dense(q, k, v, softmax_scale, causal, *window_size, alibi_slopes)
+    assert dropout_p == 0
+    out, sums = dense(q, k, v, softmax_scale, causal, *window_size, alibi_slopes, softcap)
     return (out, sums, None) if return_attn_probs else out
 
 
@@ -94,9 +95,9 @@ def two_ragged(
     return_attn_probs=False,
     block_table=None,
 ):
-    assert dropout_p == softcap == 0
+    assert dropout_p == 0
     lengths = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
-    out, sums = ragged(q, k, v, *lengths, softmax_scale, causal, *window_size, alibi_slopes)
+    out, sums = ragged(q, k, v, *lengths, softmax_scale, causal, *window_size, alibi_slopes, softcap)
     return (out, sums, None) if return_attn_probs else out
 
 
@@ -122,7 +123,7 @@ def three(
     sm_margin=0,
     return_attn_probs=False,
 ):
-    out, sums = dense(q, k, v, softmax_scale, causal, *window_size, None)
+    out, sums = dense(q, k, v, softmax_scale, causal, *window_size, None, softcap)
     return (out, sums) if return_attn_probs else out
 
 
@@ -152,7 +153,7 @@ def three_ragged(
     return_attn_probs=False,
 ):
     lengths = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
-    out, sums = ragged(q, k, v, *lengths, softmax_scale, causal, *window_size, None)
+    out, sums = ragged(q, k, v, *lengths, softmax_scale, causal, *window_size, None, softcap)
     return (out, sums) if return_attn_probs else out
 
 
@@ -183,7 +184,7 @@ def four(
     return_lse=False,
 ):
     left, right = (-1 if side is None else side for side in window_size)
-    out, sums = dense(q, k, v, softmax_scale, causal, left, right, None)
+    out, sums = dense(q, k, v, softmax_scale, causal, left, right, None, softcap)
     return out, sums if return_lse else None
 
 
@@ -222,7 +223,7 @@ def four_ragged(
 ):
     left, right = (-1 if side is None else side for side in window_size)
     lengths = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
-    out, sums = ragged(q, k, v, *lengths, softmax_scale, causal, left, right, None)
+    out, sums = ragged(q, k, v, *lengths, softmax_scale, causal, left, right, None, softcap)
     return out, sums if return_lse else None
 
 
@@ -248,7 +249,7 @@ def torch_ragged(
 ):
     assert enable_gqa or query.shape[1] == key.shape[1]
     lengths = cu_seq_q, cu_seq_k, max_q, max_k
-    out, sums = ragged(query, key, value, *lengths, scale, False, *window_size, None)
+    out, sums = ragged(query, key, value, *lengths, scale, False, *window_size, None, 0.0)
     return (out, sums) if return_aux is not None and return_aux.lse else out
 
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from attention_cases import (
+    CAP,
     DECAY,
     FUSED,
     HERE,
@@ -47,21 +48,23 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lab import LabError
-from lab.attention import BACKENDS, attend, attend_parts, eager, sdpa
+from lab.attention import BACKENDS, attend, attend_parts, capped, eager, sdpa
 from positional import Positions, Scores, Shape, build
 from positional.alibi import slopes
 
 # eager is the definition
 
 
-def by_hand(inputs: list[Tensor], seen, added) -> Tensor:
+def by_hand(inputs: list[Tensor], seen, added, cap: float = math.inf) -> Tensor:
     """softmax over the keys that `seen(b, h, i, j)` says, of q·k/√D + added(b, h, i, j), one pair at a time."""
+    capped = (lambda score: score) if cap == math.inf else lambda score: cap * math.tanh(score / cap)
     q, k, v = inputs
     out = torch.zeros_like(q)
     group = q.shape[1] // k.shape[1]
     for b, h, i in torch.cartesian_prod(*(torch.arange(n) for n in q.shape[:3])).tolist():
         keys = [j for j in range(k.shape[2]) if seen(b, h, i, j)]
-        scores = [(q[b, h, i] @ k[b, h // group, j]).item() / math.sqrt(D) + added(b, h, i, j) for j in keys]
+        products = [(q[b, h, i] @ k[b, h // group, j]).item() / math.sqrt(D) for j in keys]
+        scores = [capped(product) + added(b, h, i, j) for product, j in zip(products, keys, strict=True)]
         weights = [math.exp(score) for score in scores]
         for j, weight in zip(keys, weights, strict=True):
             out[b, h, i] += weight / sum(weights) * v[b, h // group, j]
@@ -80,9 +83,11 @@ def test_eager_is_the_definition_of_every_word():
         distance = (pos.ids[b, i + 4] - pos.ids[b, j]).item()
         return -slopes(H)[h] * distance + 0.3 * b - 0.2 * h + math.sin(i * 1.7 + j)
 
-    scores = Scores(slopes=SLOPES.double(), window=6, bias=at_pair_bias, keep=at_pair_keep)
-    # at_pair_bias is fp32: 6e-8 of values near 1
-    torch.testing.assert_close(attend(*inputs, scores, pos, "eager"), by_hand(inputs, seen, added), rtol=0, atol=1e-6)
+    for cap in (None, CAP):
+        scores = Scores(slopes=SLOPES.double(), window=6, bias=at_pair_bias, keep=at_pair_keep, cap=cap)
+        wanted = by_hand(inputs, seen, added, cap or math.inf)
+        # at_pair_bias is fp32: 6e-8 of values near 1
+        torch.testing.assert_close(attend(*inputs, scores, pos, "eager"), wanted, rtol=0, atol=1e-6)
 
 
 def test_eager_is_the_definition_without_causality():
@@ -194,7 +199,7 @@ def test_eager_s_log_sum_exp_is_the_definition():
     kv_heads=st.sampled_from([1, 2, 4]),
     window=st.none() | st.integers(1, 90),
     sinks=st.none() | st.integers(1, 90),
-    words=st.sets(st.sampled_from(["slopes", "decay", "bias", "rows", "keep"])),
+    words=st.sets(st.sampled_from(["slopes", "decay", "bias", "rows", "keep", "cap"])),
     causal=st.booleans(),
     chunk=st.sampled_from([1, 7, 512]),
     lse=st.booleans(),
@@ -203,11 +208,13 @@ def test_eager_s_log_sum_exp_is_the_definition():
 def test_a_backend_agrees_with_eager_at_any_size(tokens, queries, kv_heads, window, sinks, words, causal, chunk, lse):
     pos = Positions.first(tokens, queries=min(queries, tokens), causal=causal)
     every = {"slopes": SLOPES, "decay": DECAY[..., :tokens], "bias": at_pair_bias, "rows": ROWS, "keep": at_pair_keep}
+    every["cap"] = CAP
     scores = Scores(window=window, sinks=window and sinks, **{word: every[word] for word in words})
     inputs = random_inputs(pos, kv_heads=kv_heads)
     exact = attend(*inputs, scores, pos, "eager", lse=lse)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sdpa, "CHUNK", chunk)
+        patch.setattr(capped, "CHUNK", chunk)
         for backend in FUSED:
             # Slopes without causality are an fp32 mask: 6e-8 of up to 20.
             torch.testing.assert_close(attend(*inputs, scores, pos, backend, lse=lse), exact, rtol=0, atol=2e-6)
@@ -312,7 +319,7 @@ def split_at(window: int, scores: Scores = NOTHING):
 def test_parts_that_say_the_same_are_one_softmax(backend, window, layout):
     pos = LAYOUTS[layout]()
     q, k, v = random_inputs(pos, torch.float32, kv_heads=2)
-    for scores in (NOTHING, Scores(slopes=SLOPES), Scores(bias=at_pair_bias)):
+    for scores in (NOTHING, Scores(slopes=SLOPES), Scores(bias=at_pair_bias), Scores(cap=CAP)):
         found = attend_parts(split_at(window, scores)(q, k), v, pos, backend)
         wanted = attend(q, k, v, scores, pos, "eager")
         torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
@@ -323,8 +330,9 @@ def test_parts_that_say_the_same_are_one_softmax(backend, window, layout):
 def test_parts_send_back_the_gradient_of_one_softmax(backend, layout):
     pos = LAYOUTS[layout]()
     inputs = random_inputs(pos, kv_heads=2)
-    found = with_gradients(lambda x: attend_parts(split_at(9)(*x[:2]), x[2], pos, backend), inputs)
-    assert_same(found, with_gradients(lambda x: attend(*x, NOTHING, pos, "eager"), inputs), 1e-9)
+    for scores in (NOTHING, Scores(cap=CAP)):
+        found = with_gradients(lambda x, s=scores: attend_parts(split_at(9, s)(*x[:2]), x[2], pos, backend), inputs)
+        assert_same(found, with_gradients(lambda x, s=scores: attend(*x, s, pos, "eager"), inputs), 1e-9)
 
 
 @pytest.mark.parametrize("backend", HERE)
@@ -572,6 +580,11 @@ def test_with_a_mask_sdpa_holds_a_chunk_of_queries_at_once(words):
     assert largest(lambda q, pos: scores_of(words, pos, batch=1)) <= 2048 * 2048 * H / 4
 
 
+def test_capped_scores_are_held_by_chunks_much_smaller_than_those_of_a_mask():
+    """The scores of 64 queries, or what enters attention."""
+    assert largest(lambda q, pos: Scores(cap=CAP)) <= 2048 * H * max(D, capped.CHUNK)
+
+
 def kept(scores_of, tokens: int = 4096) -> float:
     """What a forward pass keeps for its gradient: elements for each token."""
     pos = Positions.first(tokens)
@@ -588,7 +601,7 @@ def test_what_is_kept_for_a_learned_gradient_grows_with_the_length_alone(words):
     assert many <= 1.05 * few
 
 
-@pytest.mark.parametrize("words", ["keep", "bias", "slopes and keep"])
+@pytest.mark.parametrize("words", ["keep", "bias", "slopes and keep", "cap", "cap and bias", "learned bias and cap"])
 def test_the_masks_of_a_long_input_are_not_kept_either(words):
     many, few = (kept(lambda q, pos: scores_of(words, pos, batch=1), tokens) for tokens in (4096, 3072))
     assert many <= 1.05 * few
@@ -601,7 +614,7 @@ def test_the_measure_of_what_is_kept_sees_a_full_matrix(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("words", ["nothing", "window", "beyond", "decay", "bias", "learned rows"])
+@pytest.mark.parametrize("words", ["nothing", "window", "beyond", "decay", "bias", "learned rows", "cap"])
 def test_a_log_sum_exp_needs_no_full_matrix_either(words, dtype):
     pos = Positions.first(2048)
     inputs = [x.requires_grad_() for x in random_inputs(pos, dtype, batch=1)]
@@ -693,8 +706,9 @@ def test_a_query_that_sees_nothing_has_no_output():
     pos = Positions.first(8)
     inputs = random_inputs(pos)
     for backend in HERE:
-        out = attend(*inputs, Scores(keep=lambda b, h, i, j: (i != 3) & (j >= 0)), pos, backend)
-        assert not out[:, :, 3].any() and out[:, :, 4].all()
+        for cap in (None, CAP):
+            out = attend(*inputs, Scores(keep=lambda b, h, i, j: (i != 3) & (j >= 0), cap=cap), pos, backend)
+            assert not out[:, :, 3].any() and out[:, :, 4].all()
 
 
 def test_a_scheme_and_its_copy_attend_alike(any_spec, shape):

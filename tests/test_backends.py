@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from attention_cases import (
+    CAP,
     DECAY,
     LAYOUTS,
     NOTHING,
@@ -102,13 +103,18 @@ def ran(backend: str, scores: Scores, layout: str) -> bool:
 
 def test_the_tests_above_skip_no_more_than_the_kernels_cannot(installed):
     """A kernel that refused everything would pass them all."""
-    able = {words for words, scores in SYNTHETIC.items() if not scores.needs & {"sinks", "bias", "rows", "keep"}}
+
+    def able(backend: str, needs: frozenset[str], layout: str) -> bool:
+        indexed = layout not in ("skipping", "left-padded")
+        if needs & {"sinks", "bias", "rows", "keep"} or ("beyond" in needs and layout in ("left-padded", "packed")):
+            return False
+        channels = needs & {"decay"} if backend == "flash2" and indexed else needs & {"decay", "slopes"}
+        return "cap" not in needs or (backend != "varlen" and not channels)
+
     for backend in FLASH:
-        for layout in ("plain", "last queries", "one query", "skipping"):
-            assert {words for words, scores in SYNTHETIC.items() if ran(backend, scores, layout)} == able
-        for layout in ("left-padded", "packed"):
+        for layout in LAYOUTS:
             found = {words for words, scores in SYNTHETIC.items() if ran(backend, scores, layout)}
-            assert found == {words for words in able if "beyond" not in words}
+            assert found == {words for words, scores in SYNTHETIC.items() if able(backend, scores.needs, layout)}
     able = {words for words, scores in SYNTHETIC.items() if "rows" not in scores.needs}
     assert all(
         able == {words for words, scores in SYNTHETIC.items() if ran("flex", scores, layout)} for layout in LAYOUTS
@@ -233,7 +239,7 @@ def test_the_blocks_of_a_window_are_found_without_every_pair(installed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", ["nothing", "window", "slopes and keep", "bias", "relative"])
+@pytest.mark.parametrize("words", ["nothing", "window", "slopes and keep", "bias", "cap", "relative"])
 def test_flex_compiled_for_a_cpu_agrees_with_eager(words):
     if not flex.compiles():
         pytest.skip("no C++ compiler")
@@ -326,6 +332,17 @@ def test_slopes_beside_a_full_head_have_no_channel_left(capability, installed, m
     assert refusal("flash4", q=gpu(10, size=128)) == refusal("flash4", slopes, q=gpu(9, size=128)) == ""
 
 
+def test_what_a_kernel_would_cap_with_the_scores_is_said(installed):
+    pos, ahead = Positions.first(8), Positions(2 * torch.arange(8)[None], 8, 15)
+    slopes, decay = Scores(slopes=SLOPES, cap=CAP), Scores(decay=DECAY[..., :8], slopes=SLOPES, cap=CAP)
+    both = "runs these decay and slopes in channels of their own, which it would cap with the scores"
+    assert refusal("flash3", decay) == refusal("flash4", decay) == both
+    assert refusal("flash2", decay) == both.replace("decay and slopes", "decay")
+    assert refusal("flash3", slopes, pos) == refusal("flash2", slopes, ahead) == both.replace("decay and ", "")
+    assert refusal("flash2", slopes, pos) == refusal("flash3", Scores(cap=CAP), ahead) == ""
+    assert refusal("varlen", Scores(cap=CAP)) == "does not run cap"
+
+
 @pytest.mark.parametrize("backend", FLASH)
 def test_what_flash_kernels_cannot_be_told_is_said(installed, backend):
     shared = torch.tensor([[0, 0, 1, 1, 0, 0, 1, 1]])
@@ -400,8 +417,10 @@ def test_auto_on_a_gpu_takes_the_fastest_that_is_exact(capability, monkeypatch):
     assert picked(Scores(window=3), gpu(7, 5, torch.float16)) == "flex"
     assert picked(Scores(window=3), gpu(9, dtype=torch.float32)) == "flex"
     assert picked(bias, gpu(9, size=8)) == "sdpa"
+    assert picked(Scores(cap=CAP), hopper) == "flex"
     monkeypatch.setattr(flash2, "version", lambda: (2, 8))
     assert picked(NOTHING, hopper) == picked(Scores(window=3, slopes=SLOPES), hopper) == "flash2"
+    assert picked(Scores(window=3, cap=CAP), hopper) == "flash2"
     monkeypatch.setattr(BACKENDS["flash3"], "installed", lambda: True)
     assert (
         picked(NOTHING, hopper) == "flash3" and picked(NOTHING, gpu(8)) == "flash2" and picked(bias, hopper) == "flex"
@@ -495,6 +514,16 @@ def test_slopes_under_autocast_keep_their_precision():
     wanted = eager.attend(*exact, scores, Positions.first(4096, queries=8))
     assert found.dtype == torch.bfloat16
     torch.testing.assert_close(found[:, :, -8:].double(), wanted, rtol=2**-8, atol=2**-9)
+
+
+def test_capped_scores_under_autocast_are_capped_before_they_are_rounded():
+    """Were their products rounded to bf16 first, the sum of scores near 100 would be off by a quarter."""
+    pos, scores = Positions.first(T), Scores(cap=200.0)
+    q, k, v = (30 * x if n == 0 else x for n, x in enumerate(random_inputs(pos, torch.float32)))
+    with torch.autocast("cpu", torch.bfloat16):
+        _, sums = attend(q, k, v, scores, pos, "sdpa", lse=True)
+    _, exact = eager.attend(*(x.bfloat16().double() for x in (q, k, v)), scores, pos, lse=True)
+    torch.testing.assert_close(sums.double(), exact, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -75,6 +75,9 @@ WORDS = {
     "decay": lambda: Scores(decay=decay()),
     "decay and window": lambda: Scores(decay=decay(), window=70),
     "window and sinks": lambda: Scores(window=70, sinks=5),
+    "cap": lambda: Scores(cap=0.8),
+    "cap and window": lambda: Scores(cap=0.8, window=70),
+    "cap and slopes": lambda: Scores(cap=0.8, slopes=torch.tensor(slopes(H), device="cuda")),
     "rows": lambda: Scores(rows=lambda i, j: torch.sin(i[:, None] * 1.7 + j).expand(1, H, -1, -1)),
     "keep": lambda: Scores(keep=lambda b, h, i, j: (i * 5 + j * 3 + h + b) % 4 != 0),
 }
@@ -199,7 +202,7 @@ def test_slopes_in_bf16_keep_their_precision_far_out(backend, tokens):
     assert_close([found], [eager.attend(q[:, :, -8:], k, v, scores, plain(tokens, queries=8))], torch.bfloat16)
 
 
-@pytest.mark.parametrize("words", ["slopes", "window", "window and sinks", "bias"])
+@pytest.mark.parametrize("words", ["slopes", "window", "window and sinks", "bias", "cap"])
 def test_memory_grows_with_length_and_not_with_its_square(words):
     """T×T scores of 4 heads would be 2 GiB in bf16; inputs, output and gradients are 48 MiB."""
     scores, pos = WORDS[words](), plain(16384)

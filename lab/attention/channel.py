@@ -21,7 +21,12 @@ HALVES = (torch.float16, torch.bfloat16)
 
 
 def split(scores: Scores, pos: Positions) -> tuple[Scores, Scores]:
-    """The words that are channels here, and the others. Slopes are where no key that a query sees has a later place."""
+    """The words that are channels here, and the others. Slopes are where no key that a query sees has a later place.
+
+    None are where scores are capped: what is a part of the product would be capped with it.
+    """
+    if scores.cap is not None:
+        return Scores(), scores
     slopes = scores.slopes if scores.slopes is not None and pos.causal and rising(pos) else None
     left = None if slopes is not None else scores.slopes
     return Scores(slopes=slopes, decay=scores.decay), replace(scores, slopes=left, decay=None)

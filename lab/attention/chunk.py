@@ -31,6 +31,9 @@ def said(
         added.append(scores.rows(i.flatten(), j.flatten()).to(exact))
     if scores.slopes is not None:  # only where keys may lie ahead, so that no key-only term stands for the distance
         added.append(-scores.slopes.to(exact)[h] * pos.distance(b, i, j).abs())
+    if scores.decay is not None:  # only of capped scores, which have no channels
+        decay, first = scores.decay.to(exact), start + pos.tokens - pos.queries
+        added.append(decay[..., None, keys] - decay[..., first : first + queries, None])
     return sum(added) if added else None, visible(scores, pos, b, h, i, j)
 
 
@@ -67,14 +70,18 @@ def as_mask(added: Tensor | None, seen: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def written_out(
-    q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, seen: Tensor, scale: float
+    q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, seen: Tensor, scale: float, cap: float | None
 ) -> tuple[Tensor, Tensor]:
     """(B, H, c, D) output and (B, H, c) log-sum-exp, at least in fp32: where no kernel has all that is asked for."""
     exact = torch.promote_types(q.dtype, torch.float32)
-    shared = q.shape[0], k.shape[1], -1  # heads that share keys are one longer row of queries: no copies of the keys
-    s = q.to(exact).reshape(*shared, q.shape[3]) @ k.to(exact).transpose(-1, -2) * scale
-    s = s.view(*q.shape[:3], -1) if added is None else s.view(*q.shape[:3], -1) + added
+    s = product(q.to(exact), k.to(exact).transpose(-1, -2)) * scale
+    s = s if cap is None else cap * (s / cap).tanh()
+    s = s if added is None else s + added
     s = s.masked_fill(~seen, float("-inf"))
     weights = s.softmax(-1).nan_to_num()  # NaN: a query that sees nothing
-    out = (weights.view(*shared, k.shape[2]) @ v.to(exact)).view(*q.shape[:3], v.shape[3])
-    return out.to(q.dtype), s.logsumexp(-1)
+    return product(weights, v.to(exact)).to(q.dtype), s.logsumexp(-1)
+
+
+def product(x: Tensor, y: Tensor) -> Tensor:
+    """(B, H, c, N) @ (B, G, N, M) -> (B, H, c, M): heads that share keys are one longer row, and no key is copied."""
+    return (x.reshape(x.shape[0], y.shape[1], -1, x.shape[3]) @ y).view(*x.shape[:3], y.shape[3])

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from positional.base import Positions, Scores, row_of
 
-can = frozenset({"slopes", "decay", "window", "sinks", "beyond", "bias", "rows", "keep"})
+can = frozenset({"slopes", "decay", "window", "sinks", "beyond", "bias", "rows", "keep", "cap"})
 
 
 def refuses(scores: Scores, q: Tensor, k: Tensor, pos: Positions, lse: bool) -> str | None:
@@ -21,6 +21,8 @@ def attend(
     exact = torch.promote_types(q.dtype, torch.float32)
     s = q.to(exact) @ k.to(exact).transpose(-1, -2) * q.shape[-1] ** -0.5  # (B, H, Q, T)
     b, h, i, j = grid(*s.shape, q.device)
+    if scores.cap is not None:
+        s = scores.cap * (s / scores.cap).tanh()
     if scores.slopes is not None:
         s = s - scores.slopes.to(exact)[h] * pos.distance(b, i, j).abs()
     if scores.decay is not None:

@@ -14,6 +14,7 @@ from lab.attention import channel
 from positional.base import Positions, Scores
 
 WORDS = frozenset({"slopes", "decay", "window", "beyond"})
+"""What can be said to each of them; those with an argument for it are told `cap` too."""
 LARGEST = 256
 """The largest head size."""
 
@@ -29,10 +30,11 @@ class Spans:
 
 
 Call = Callable[..., tuple[Tensor, Tensor | None]]
-"""(q, k, v, spans, *, scale, causal, window, slopes, lse) -> output and log-sum-exp (None unless asked for).
+"""(q, k, v, spans, *, scale, causal, window, slopes, cap, lse) -> output and log-sum-exp (None unless asked for).
 
 Without spans q is (B, Q, H, D), k and v (B, T, G, D), the sum (B, H, Q); with them (N, H, D), (N, G, D) and (H, N).
 Causality and windows count from the last key of a sequence. window: tokens seen, or None.   slopes: (H,) fp32, or None.
+cap: of the scores before slopes, or None.
 """
 
 
@@ -73,6 +75,9 @@ def refuses(scores: Scores, q: Tensor, k: Tensor, pos: Positions, lse: bool, nat
         if not together(pos):
             return "takes segments only of tokens that follow one another"
     by_key = channels(scores, pos, native)
+    if scores.cap is not None and by_key.needs:
+        words = " and ".join(sorted(by_key.needs))
+        return f"runs these {words} in channels of their own, which it would cap with the scores"
     if by_key.slopes is not None and not (pos.causal and channel.rising(pos)):
         return "runs slopes only where the keys a query sees lie behind it"
     if q.shape[-1] + room(by_key, q, k) > LARGEST:
@@ -108,7 +113,7 @@ def attend(
         out, sums = torch.zeros_like(q), q.new_full(q.shape[:3], float("-inf"), dtype=torch.float32)
     else:
         causal = pos.causal or scores.beyond is not None
-        options = {"scale": scale, "causal": causal, "window": window, "slopes": slopes, "lse": lse}
+        options = {"scale": scale, "causal": causal, "window": window, "slopes": slopes, "cap": scores.cap, "lse": lse}
         out, sums = laid_out(call, q[:, :, first:], k[:, :, :keys], v[:, :, :keys], pos, options)
         out = F.pad(out, (0, 0, first, 0))
         sums = F.pad(sums, (first, 0), value=float("-inf")) if lse else None

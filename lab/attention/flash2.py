@@ -6,7 +6,7 @@ from torch import Tensor
 from lab.attention import flash
 from positional.base import Positions, Scores
 
-can = flash.WORDS
+can = flash.WORDS | {"cap"}
 
 INSTALL = "pip install flash-attn --no-build-isolation"
 
@@ -41,7 +41,7 @@ def attend(
 
 
 def call(
-    q: Tensor, k: Tensor, v: Tensor, spans: flash.Spans | None, *, scale, causal, window, slopes, lse
+    q: Tensor, k: Tensor, v: Tensor, spans: flash.Spans | None, *, scale, causal, window, slopes, cap, lse
 ) -> tuple[Tensor, Tensor | None]:
     """See `flash.Call`."""
     from flash_attn import flash_attn_func, flash_attn_varlen_func
@@ -50,6 +50,7 @@ def call(
         "softmax_scale": scale,
         "causal": causal,
         "window_size": (-1, -1) if window is None else (window - 1, 0 if causal else window - 1),
+        "softcap": 0.0 if cap is None else cap,
         "alibi_slopes": None if slopes is None else slopes.to(torch.float32),
         "return_attn_probs": lse,  # with them comes the sum; without dropout they themselves stay empty
     }

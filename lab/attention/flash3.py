@@ -5,7 +5,7 @@ from torch import Tensor
 from lab.attention import flash
 from positional.base import Positions, Scores
 
-can = flash.WORDS
+can = flash.WORDS | {"cap"}
 
 
 @flash.once
@@ -34,7 +34,7 @@ def attend(
 
 
 def call(
-    q: Tensor, k: Tensor, v: Tensor, spans: flash.Spans | None, *, scale, causal, window, slopes, lse
+    q: Tensor, k: Tensor, v: Tensor, spans: flash.Spans | None, *, scale, causal, window, slopes, cap, lse
 ) -> tuple[Tensor, Tensor | None]:
     """See `flash.Call`; `slopes` is None."""
     from flash_attn_interface import flash_attn_func, flash_attn_varlen_func
@@ -43,6 +43,7 @@ def call(
         "softmax_scale": scale,
         "causal": causal,
         "window_size": (-1, -1) if window is None else (window - 1, 0 if causal else window - 1),
+        "softcap": 0.0 if cap is None else cap,
         "return_attn_probs": lse,  # the sum, in spite of its name
     }
     if spans is None:

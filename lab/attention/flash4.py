@@ -6,7 +6,7 @@ from torch import Tensor
 from lab.attention import flash
 from positional.base import Positions, Scores
 
-can = flash.WORDS
+can = flash.WORDS | {"cap"}
 
 
 @flash.once
@@ -45,7 +45,7 @@ def attend(
 
 
 def call(
-    q: Tensor, k: Tensor, v: Tensor, spans: flash.Spans | None, *, scale, causal, window, slopes, lse
+    q: Tensor, k: Tensor, v: Tensor, spans: flash.Spans | None, *, scale, causal, window, slopes, cap, lse
 ) -> tuple[Tensor, Tensor | None]:
     """See `flash.Call`; `slopes` is None."""
     from flash_attn.cute import flash_attn_func, flash_attn_varlen_func
@@ -54,6 +54,7 @@ def call(
         "softmax_scale": scale,
         "causal": causal,
         "window_size": (None, None) if window is None else (window - 1, 0 if causal else window - 1),
+        "softcap": 0.0 if cap is None else cap,
         "return_lse": lse,
     }
     if spans is None:

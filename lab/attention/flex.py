@@ -16,7 +16,7 @@ from lab.attention.chunk import learned
 from lab.attention.eager import grid
 from positional.base import ByDistance, Positions, Scores
 
-can = frozenset({"slopes", "decay", "window", "sinks", "beyond", "bias", "keep"})
+can = frozenset({"slopes", "decay", "window", "sinks", "beyond", "bias", "keep", "cap"})
 
 BLOCK = 128
 """Queries, and keys, a block."""
@@ -96,14 +96,16 @@ def compiled() -> Callable:
 
 
 def added(scores: Scores, pos: Positions, heads: int) -> Callable | None:
-    """(score, b, h, i, j) -> score with slopes, decay and bias."""
-    slopes, decay, bias = scores.slopes, scores.decay, bias_of(scores, pos, heads)
-    if slopes is None and decay is None and bias is None:
+    """(score, b, h, i, j) -> score, capped, with slopes, decay and bias."""
+    slopes, decay, cap, bias = scores.slopes, scores.decay, scores.cap, bias_of(scores, pos, heads)
+    if slopes is None and decay is None and cap is None and bias is None:
         return None
     distance, ahead = distance_of(pos), offset(pos)
     same = decay is not None and len(decay) == 1
 
     def score_mod(score, b, h, i, j):
+        if cap is not None:
+            score = cap * torch.tanh(score / cap)
         if slopes is not None:
             score = score - slopes[h] * distance(b, i, j).abs()
         if decay is not None:

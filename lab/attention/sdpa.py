@@ -8,12 +8,13 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from lab.attention import channel
+from lab.attention.capped import capped
 from lab.attention.chunk import as_mask, learned, reach, said, written_out
 from lab.attention.distance import attend_by_distance
 from lab.attention.summed import runs, summed
 from positional.base import ByDistance, Positions, Scores
 
-can = frozenset({"slopes", "decay", "window", "sinks", "beyond", "bias", "rows", "keep"})
+can = frozenset({"slopes", "decay", "window", "sinks", "beyond", "bias", "rows", "keep", "cap"})
 
 CHUNK = 512
 """Queries a chunk: 512 × T floats a head instead of T × T."""
@@ -33,6 +34,9 @@ def attend(
     if (bias := bias_vector(q, scores, pos)) is not None and not lse:
         group = q.shape[1] // k.shape[1]
         return attend_by_distance(q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1), bias, scale)
+    if scores.cap is not None and not learned(scores, q, k):
+        out, sums = capped(q, k, v, scores, pos, scale)
+        return (out, sums) if lse else out
     by_key, scores = channel.split(scores, pos)
     if by_key.needs:
         q, k, v = channel.add(q, k, v, by_key, pos, scale)
@@ -189,5 +193,5 @@ def chunk(
     k, v = k[:, :, keys], v[:, :, keys]
     added, seen = said(scores, pos, q, start, q_part.shape[2], keys)
     if written:
-        return written_out(q_part, k, v, added, seen, scale)
+        return written_out(q_part, k, v, added, seen, scale, scores.cap)
     return fused(q_part, k, v, as_mask(added, seen, q.dtype), scale, lse)

@@ -36,9 +36,9 @@ def attend(
 
 
 def call(
-    q: Tensor, k: Tensor, v: Tensor, spans: flash.Spans | None, *, scale, causal, window, slopes, lse
+    q: Tensor, k: Tensor, v: Tensor, spans: flash.Spans | None, *, scale, causal, window, slopes, cap, lse
 ) -> tuple[Tensor, Tensor | None]:
-    """See `flash.Call`; `slopes` is None."""
+    """See `flash.Call`; `slopes` and `cap` are None."""
     if spans is None:
         batch, queries = q.shape[:2]
         out, sums = packed(*(x.flatten(0, 1) for x in (q, k, v)), flash.rows(q, k), scale, causal, window, lse)
