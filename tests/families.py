@@ -44,7 +44,7 @@ OWN: dict[str, tuple[type[PreTrainedConfig], dict]] = {
     "mistral": (MistralConfig, SHARED_KEYS | {"sliding_window": None}),
     "qwen2": (Qwen2Config, SHARED_KEYS),
     "qwen3": (Qwen3Config, SHARED_KEYS | {"head_dim": 16}),
-    "gemma2": (Gemma2Config, GEMMA),
+    "gemma2": (Gemma2Config, GEMMA | {"attn_logit_softcapping": 5.0}),
     "gemma3": (Gemma3TextConfig, GEMMA),
     "gemma4": (
         Gemma4TextConfig,
@@ -63,7 +63,8 @@ OWN: dict[str, tuple[type[PreTrainedConfig], dict]] = {
     "olmo2": (Olmo2Config, SHARED_KEYS),
     "smollm3": (SmolLM3Config, SHARED_KEYS | {"num_hidden_layers": 4}),
 }
-"""What each family has of its own beside the sizes: the last layer of SmolLM3 has no positions."""
+"""What each family has of its own beside the sizes: the last layer of SmolLM3 has no positions, Gemma 2 caps its scores
+(at 50 as published, which the scores of so small a model hardly reach)."""
 
 
 def config(family: str, **changes) -> PreTrainedConfig:

@@ -18,9 +18,6 @@ NAME = "lab"
 """What `config._attn_implementation` says of a model whose scheme acts inside attention."""
 
 
-CANNOT = {"softcap": "caps its scores", "s_aux": "has sinks of its own in its softmax"}
-
-
 @dataclass(frozen=True)
 class Seated:
     """What an attention module knows of the encoding that was put in: `module.seated`."""
@@ -45,17 +42,19 @@ def attention(
     scaling: float | None = None,
     dropout: float = 0.0,
     sliding_window: int | None = None,
-    **others: Any,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **_: Any,
 ) -> tuple[Tensor, None]:
     """(B, H, Q, D) queries on (B, G, T, D) keys, as transformers calls it -> (B, Q, H, D), and no weights.
 
     attention_mask: as `padding` made it.   Raises LabError for what the lab's attention does not do.
     """
-    for word in ("softcap", "s_aux"):
-        if others.get(word) is not None:
-            raise LabError(f"{type(module).__name__} {CANNOT[word]}, which the lab's attention does not")
+    name = type(module).__name__
+    if s_aux is not None:
+        raise LabError(f"{name} has sinks of its own in its softmax, which the lab's attention does not")
     if dropout:
-        raise LabError(f"{type(module).__name__} drops {dropout} of its weights: set config.attention_dropout to 0")
+        raise LabError(f"{name} drops {dropout} of its weights: set config.attention_dropout to 0")
     if attention_mask is not None and attention_mask.dim() != 2:
         raise LabError("a mask of pairs of tokens was passed: a scheme inside attention takes a (B, T) attention_mask")
     seated: Seated = module.seated
@@ -63,7 +62,7 @@ def attention(
     if scaling is not None and scaling != query.shape[-1] ** -0.5:  # which is what the lab multiplies by
         query = query * (scaling * query.shape[-1] ** 0.5)
     parts = seated.scheme.parts(query, key, replace(pos, layer=module.layer_idx))
-    parts = [(q, k, windowed(scores, sliding_window)) for q, k, scores in parts]
+    parts = [(q, k, capped(windowed(scores, sliding_window), softcap, name)) for q, k, scores in parts]
     return attend_parts(parts, value, pos).transpose(1, 2), None
 
 
@@ -72,6 +71,15 @@ def windowed(scores: Scores, window: int | None) -> Scores:
     if window is None or (scores.window is not None and scores.window <= window):
         return scores
     return replace(scores, window=window)
+
+
+def capped(scores: Scores, cap: float | None, name: str) -> Scores:
+    """The same, of scores that the model's own layer caps, as they come from what turned or scaled its queries."""
+    if cap is None:
+        return scores
+    if scores.cap is not None:
+        raise LabError(f"{name} caps its scores at {cap:g}: an encoding that says `cap` itself cannot be put there")
+    return replace(scores, cap=cap)
 
 
 def padding(
