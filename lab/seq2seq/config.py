@@ -3,15 +3,15 @@
 from typing import Literal
 
 from huggingface_hub.dataclasses import strict
-from transformers import PreTrainedConfig
 
 from lab import LabError
+from lab.seq2seq.base import TranslatorConfig
 from positional import Scheme, SchemeError, Shape, build
 from positional.build import name_of
 
 
 @strict
-class Seq2SeqConfig(PreTrainedConfig):
+class Seq2SeqConfig(TranslatorConfig):
     """Sizes and encodings; the defaults are the paper's base model, its table 3. Lengths are in tokens."""
 
     model_type = "context-lab-seq2seq"
@@ -23,8 +23,6 @@ class Seq2SeqConfig(PreTrainedConfig):
         "max_position_embeddings": "train_length",
     }
 
-    vocab_size: int = 37000
-    width: int = 512
     hidden: int = 2048  # between the two matrices of a feed-forward sub-layer
     heads: int = 8
     key_size: int | None = None  # channels a head of queries and keys. None: width / heads
@@ -34,17 +32,8 @@ class Seq2SeqConfig(PreTrainedConfig):
     encoder_positional: str | dict | list = "sinusoidal"
     decoder_positional: str | dict | list = "sinusoidal"
     norm: Literal["post", "pre"] = "post"  # LayerNorm after each residual sum, or before each sub-layer and at the end
-    dropout: float = 0.1
-    label_smoothing: float = 0.1  # in training alone, as dropout
     train_length: int = 256  # of a source and of a target
     attention: str = "auto"
-    is_encoder_decoder: bool = True
-    tie_word_embeddings: bool = True
-    use_cache: bool = True  # for `generate`; a call of the model keeps nothing unless it is asked to
-    pad_token_id: int | None = 0
-    bos_token_id: int | None = 1
-    eos_token_id: int | list[int] | None = 2
-    decoder_start_token_id: int | None = 1
 
     def __post_init__(self, **kwargs):
         if (self.key_size is None or self.value_size is None) and self.width % self.heads:

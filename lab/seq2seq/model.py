@@ -13,21 +13,18 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationMixin, PreTrainedModel
+from transformers import AutoConfig, AutoModelForSeq2SeqLM
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
-from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
+from transformers.modeling_outputs import BaseModelOutput
 
 from lab import LabError
-from lab.cache import NAME, cache_for, usable
-from lab.loss import loss_sum
+from lab.cache import cache_for, usable
 from lab.places import positions
+from lab.seq2seq.base import Translator
 from lab.seq2seq.config import Seq2SeqConfig
 from lab.seq2seq.layers import DecoderLayer, EncoderLayer
 from positional import Positions, SchemeError
 from positional.build import Spec, name_of
-
-LOSS_LOGITS = 2**23
-"""The most logits that the loss holds at once (32 MiB); more are made by chunks, and again for the gradient."""
 
 
 class Side(nn.Module):
@@ -111,8 +108,8 @@ def refuse_empty(input_ids: Tensor, mask: Tensor | None) -> None:
         raise LabError(f"row {int(empty[0])} of the source is empty: leave it out, or end it with an end token")
 
 
-class Seq2Seq(PreTrainedModel, GenerationMixin):
-    """An encoder–decoder; save_pretrained, from_pretrained, generate and the Auto classes work as for any other."""
+class Seq2Seq(Translator):
+    """The encoder–decoder of the paper."""
 
     config_class = Seq2SeqConfig
     _tied_weights_keys = {"decoder.embed.weight": "encoder.embed.weight", "head.weight": "encoder.embed.weight"}
@@ -135,89 +132,33 @@ class Seq2Seq(PreTrainedModel, GenerationMixin):
                 config.built("encoder", trust=False), config.built("decoder", trust=False)
         return super().from_pretrained(pretrained_model_name_or_path, *args, config=config, **kwargs)
 
-    def forward(
+    def decoded(
         self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        decoder_input_ids: Tensor | None = None,
-        decoder_attention_mask: Tensor | None = None,
-        encoder_outputs: BaseModelOutput | None = None,
-        labels: Tensor | None = None,
-        num_items_in_batch: int | float | None = None,
-        cache: EncoderDecoderCache | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
-        use_cache: bool | None = None,
-        **_: Any,
-    ) -> Seq2SeqLMOutput:
-        """Logits, or with labels the mean loss alone: (B, T, V) logits are never held to make a loss.
+        ids: Tensor,
+        target_mask: Tensor | None,
+        source: Tensor,
+        source_mask: Tensor | None,
+        cache: EncoderDecoderCache | None,
+    ) -> Tensor:
+        return self.decoder(ids, source, target_mask, source_mask, cache)
 
-        input_ids: (B, S), the source, or encoder_outputs: what the encoder has made of it.
-        attention_mask: (B, S), 0 for padding of the source, on which no output hangs.
-        labels: (B, T), the target with its end token, -100 for none; the decoder is given them one place later.
-        decoder_input_ids: (B, T), instead of labels, from the start token on; with a cache the new ones alone.
-        decoder_attention_mask: (B, T), 0 for padding of the target, at its beginning.
-        num_items_in_batch: what to divide the loss by.   cache, or past_key_values: of earlier calls.
-        use_cache: make one, except in training.
-        """
-        kept = self.kept(past_key_values if cache is None else cache, use_cache)
-        if encoder_outputs is None:
-            encoder_outputs = self.encoder(input_ids, attention_mask)
-        source = encoder_outputs[0]  # (B, S, C)
-        if decoder_input_ids is None:
-            decoder_input_ids = self.shifted(labels)
-        hidden = self.decoder(decoder_input_ids, source, decoder_attention_mask, attention_mask, kept)  # (B, T, C)
-        if labels is None:
-            return Seq2SeqLMOutput(logits=self.head(hidden), encoder_last_hidden_state=source, **{NAME: kept})
-        total, count = self.loss_sum(hidden.flatten(0, 1), labels.flatten())
-        loss = total / (count if num_items_in_batch is None else num_items_in_batch)
-        return Seq2SeqLMOutput(loss=loss, encoder_last_hidden_state=source, **{NAME: kept})
+    @property
+    def limits(self) -> tuple[int | None, int | None]:
+        return self.encoder.scheme.limit, self.decoder.scheme.limit
 
-    def shifted(self, labels: Tensor) -> Tensor:
-        """(B, T) targets -> what the decoder reads to predict them: the start token, then all but the last."""
-        start = labels.new_full((len(labels), 1), self.config.decoder_start_token_id)
-        return torch.cat([start, labels[:, :-1].masked_fill(labels[:, :-1] < 0, self.config.pad_token_id)], 1)
-
-    def loss_sum(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Sum of the fp32 losses of (N, C) hidden states at (N,) targets, smoothed in training, and how many."""
-        smoothing = self.config.label_smoothing if self.training else 0.0
-        rows = max(1, LOSS_LOGITS // self.config.vocab_size)
-        return loss_sum(self.head, hidden, targets, rows=rows, smoothing=smoothing)
+    @property
+    def prefix_consistent(self) -> bool:
+        return self.decoder.scheme.prefix_consistent
 
     def kept(self, cache: EncoderDecoderCache | None, make: bool | None) -> EncoderDecoderCache | None:
-        """The cache to use, a new one if there is none and `make` asks for it. Raises LabError where it cannot be."""
-        if cache is None and make and not self.training:
-            cache = self.new_cache()
+        """As of any. Raises LabError for a cache that would not be exact."""
+        cache = super().kept(cache, make)
         if cache is not None:
             usable(cache.self_attention_cache, self.decoder.scheme, name_of(self.decoder.spec))
         return cache
 
     def new_cache(self) -> EncoderDecoderCache:
         return EncoderDecoderCache(cache_for(self.decoder.scheme, self.config.decoder_layers), DynamicCache())
-
-    @torch.no_grad()
-    def generate(self, *args, **options):
-        """As in transformers. Raises LabError for more beams than there are tokens to begin them with."""
-        config = options.get("generation_config") or self.generation_config
-        beams = options.get("num_beams") or config.num_beams or 1
-        if beams > self.config.vocab_size:
-            raise LabError(
-                f"{beams} beams begin with {beams} different tokens, and the vocabulary has {self.config.vocab_size}: "
-                "ask for fewer beams",
-                code=2,
-            )
-        return super().generate(*args, **options)
-
-    def _prepare_cache_for_generation(self, generation_config, model_kwargs: dict, *rest: Any) -> None:
-        """Where `generate` gets its cache: ours, which knows how far each layer sees, or none where none is exact."""
-        for name in {"cache", "past_key_values"} & model_kwargs.keys():
-            model_kwargs[NAME] = model_kwargs.pop(name)
-        given = model_kwargs.get(NAME) is not None
-        if not given and not self.decoder.scheme.prefix_consistent:
-            generation_config.use_cache = False
-        if generation_config.use_cache and not given and generation_config.cache_implementation in (None, "dynamic"):
-            model_kwargs[NAME] = self.new_cache()  # in training too: it was asked for
-        else:
-            super()._prepare_cache_for_generation(generation_config, model_kwargs, *rest)
 
     def _init_weights(self, module: nn.Module) -> None:
         """Draw the matrices; norms start at one by themselves, and a scheme sets its own first weights."""
@@ -227,18 +168,6 @@ class Seq2Seq(PreTrainedModel, GenerationMixin):
             nn.init.xavier_uniform_(module.weight)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.encoder.embed
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self.encoder.embed = value
-
-    def get_output_embeddings(self) -> nn.Module:
-        return self.head
-
-    def set_output_embeddings(self, value: nn.Module) -> None:
-        self.head = value
 
 
 def swap(model: Seq2Seq, specs: dict[Literal["encoder", "decoder"], Spec]) -> list[str]:
