@@ -40,7 +40,7 @@ def kind_of(values: dict) -> type[Training]:
     from lab.seq2seq.settings import Translation
 
     model = values.get("model")
-    if isinstance(model, dict) and {"encoder", "decoder"} & model.keys():
+    if isinstance(model, dict) and {"encoder", "decoder", "recurrent"} & model.keys():
         return Translation
     return MaskedRun if "mask" in values else Run
 

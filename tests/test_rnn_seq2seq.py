@@ -1,15 +1,26 @@
-"""Sequence to sequence before the paper: both kinds of attention by hand, padding, caches, and that it learns."""
+"""Sequence to sequence before the paper: both kinds of attention by hand, padding, caches, runs, and that it learns."""
 
 # B batch · S source tokens · T target tokens
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
+import torch.nn.functional as F
+import yaml
 from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM
 
 from lab import LabError
 from lab.cache import NAME
+from lab.config import dump, of_run, read
+from lab.evaluate import evaluate
+from lab.seq2seq.evaluate import trained_model
 from lab.seq2seq.rnn import RNNSeq2Seq, RNNSeq2SeqConfig
+from lab.seq2seq.settings import Translation
+from lab.seq2seq.translate import translate
+from lab.train import accelerator_for, train
 
 V, S, T = 20, 7, 6
 MAKES = [(cell, attention) for cell in ("lstm", "gru") for attention in ("bahdanau", "luong")]
@@ -143,6 +154,23 @@ def test_the_loss_is_of_targets_shifted_by_one_and_of_no_padding(model):
     torch.testing.assert_close(loss.double(), -picked.mean(), rtol=1e-6, atol=0)
 
 
+def test_labels_are_smoothed_in_training_alone():
+    model, source, labels = made("gru", "luong", label_smoothing=0.3), ids(2, S), ids(2, T)
+    with torch.no_grad():
+        read = torch.cat([torch.full((2, 1), 1), labels[:, :-1]], 1)
+        logits = model(source, decoder_input_ids=read).logits.float().flatten(0, 1)
+        plain, smoothed = model(source, labels=labels).loss, model.train()(source, labels=labels).loss
+    torch.testing.assert_close(plain, F.cross_entropy(logits, labels.flatten()))
+    torch.testing.assert_close(smoothed, F.cross_entropy(logits, labels.flatten(), label_smoothing=0.3))
+    assert smoothed - plain > 0.01
+
+
+def test_source_target_and_output_have_one_matrix_or_one_each():
+    tied, untied = (made("gru", "luong", tie_word_embeddings=tie) for tie in (True, False))
+    matrices = [[one.encoder.embed.weight, one.embed.weight, one.head.weight] for one in (tied, untied)]
+    assert [len({id(matrix) for matrix in three}) for three in matrices] == [1, 3]
+
+
 @pytest.mark.parametrize("attention", ["bahdanau", "luong"])
 def test_it_learns_to_reverse(attention):
     torch.manual_seed(0)
@@ -169,3 +197,92 @@ def test_an_empty_source_and_a_padded_target_are_refused(model):
     assert str(caught.value) == "source 1 of the batch is empty: leave it out"
     with pytest.raises(LabError, match="put padding behind, as -100"):
         model(ids(2, S), decoder_input_ids=ids(2, T), decoder_attention_mask=torch.zeros(2, T))
+
+
+# runs
+
+
+def run_of(folder: Path, **more) -> Translation:
+    """A run whose settings are these, small and fast, everything below `folder`."""
+    settings = {
+        "name": "tiny",
+        "folder": str(folder / "runs"),
+        "track": "none",
+        "data": {"task": "reverse", "sizes": [1, 4]},
+        "model": {"width": 16, "recurrent": {"cell": "lstm", "attention": "luong"}},
+        "train": {"length": 12, "batch": 96, "steps": 4, "warmup": 2, "log_every": 1, "save_every": 2},
+        "eval": {"problems": 3, "sizes": [2, 5]},
+        **more,
+    }
+    path = folder / "tiny.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    return read(path)
+
+
+@pytest.mark.parametrize(("cell", "attention"), MAKES)
+def test_a_recurrent_run_is_trained_measured_and_answers(tmp_path, cell, attention):
+    run = run_of(tmp_path, model={"width": 16, "recurrent": {"cell": cell, "attention": attention}})
+    accelerator = accelerator_for(run)
+    folder = train(run, accelerator)
+    assert [json.loads(line)["step"] for line in (run.path / "train.jsonl").open()] == [1, 2, 3, 4]
+    assert train(run, accelerator) == folder
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    assert type(model) is RNNSeq2Seq and (model.config.cell, model.config.attention) == (cell, attention)
+    assert (model.config.width, model.config.vocab_size, model.config.label_smoothing) == (16, 259, 0.1)
+    rows = [row for row in evaluate(of_run(run.path), accelerator) if row.metric == "exact"]
+    named = f"{cell} {attention}"
+    assert [(row.scheme, row.trained_as, row.length, row.count) for row in rows] == [
+        (named, named, size, 3) for size in (2, 5)
+    ]
+    assert len(translate(of_run(run.path, ["eval.beams=2"]), ["abc", "d"])) == 2
+
+
+def test_an_interrupted_recurrent_run_goes_on_to_the_same_weights(tmp_path, monkeypatch):
+    import lab.train
+
+    whole, crashed = (run_of(tmp_path, name=name) for name in ("whole", "crashed"))
+    train(whole)
+    real = lab.train.rate
+
+    def failing(step, settings):
+        if step == 3:
+            raise RuntimeError("crash")
+        return real(step, settings)
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="crash"):
+        patch.setattr(lab.train, "rate", failing)
+        train(crashed)
+    train(crashed)
+    one, two = (trained_model(run).state_dict() for run in (whole, crashed))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_recurrent_settings_read_back_as_they_were_and_defaults_may_stand_beside_them(tmp_path):
+    run = run_of(tmp_path)
+    (tmp_path / "again.yaml").write_text(dump(run))
+    assert read(tmp_path / "again.yaml") == run
+    documented = yaml.safe_load((Path(__file__).parents[1] / "configs/paper/seq2seq.yaml").read_text())["model"]
+    assert run_of(tmp_path, model=documented | {"recurrent": {}}).encoding == "gru bahdanau"
+
+
+def refused(folder: Path, **more) -> list[str]:
+    with pytest.raises(LabError) as caught:
+        run_of(folder, **more)
+    return [line.strip() for line in str(caught.value).splitlines()[1:]]
+
+
+def test_settings_that_a_recurrent_model_does_not_have_are_refused(tmp_path):
+    model = {"recurrent": {"cell": "gru"}, "width": 16, "heads": 4, "encoder": {"positional": "rope"}}
+    assert refused(tmp_path, model=model) == [
+        "model: a recurrent model has no heads, encoder: leave out all but recurrent, width, dropout, label_smoothing "
+        "and tie"
+    ]
+    assert refused(tmp_path, model={"recurrent": {"cell": "rnn", "heads": 2}}) == [
+        "model.recurrent.cell: must be 'gru' or 'lstm', got 'rnn'",
+        "model.recurrent.heads: unknown key; known here: cell, attention",
+    ]
+    said = refused(tmp_path, eval={"swap": ["rope"]}, compare={"runs": [{"train": "rope"}]}, data={"task": "reverse"})
+    assert said == [
+        "eval.swap: a recurrent model has no encodings to put others in the place of: leave it out",
+        "compare.runs: a recurrent model has no encodings to compare: leave them out",
+    ]

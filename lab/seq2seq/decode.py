@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import torch
 
-from lab.seq2seq.model import Seq2Seq
+from lab.seq2seq.base import Translator
 from lab.seq2seq.pairs import padded
 from lab.seq2seq.settings import Translation
 
@@ -17,7 +17,7 @@ ROOM = 50
 
 @torch.no_grad()
 def written(
-    model: Seq2Seq,
+    model: Translator,
     sources: Sequence[np.ndarray],
     run: Translation,
     room: Callable[[int], int],
@@ -56,11 +56,11 @@ def of_length(sources: Sequence[np.ndarray], tokens: int) -> Iterator[list[int]]
         yield some
 
 
-def limit_of(model: Seq2Seq) -> float:
-    return model.encoder.scheme.limit or float("inf")
+def limit_of(model: Translator) -> float:
+    return model.limits[0] or float("inf")
 
 
-def room_of(model: Seq2Seq, source: int) -> int:
+def room_of(model: Translator, source: int) -> int:
     """Tokens that may be written for a source of so many."""
-    limit = model.decoder.scheme.limit
+    limit = model.limits[1]
     return source + ROOM if limit is None else min(source + ROOM, limit)

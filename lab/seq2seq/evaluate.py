@@ -16,16 +16,18 @@ from lab.algorithmic import row_of, sizes_of
 from lab.config import with_own_code
 from lab.outcome import Outcome, blank_row
 from lab.rows import Row
+from lab.seq2seq.base import Translator
 from lab.seq2seq.config import Seq2SeqConfig
 from lab.seq2seq.decode import limit_of, of_length, room_of, written
 from lab.seq2seq.model import Seq2Seq, swap
 from lab.seq2seq.pairs import PairCorpus, Rows, padded
+from lab.seq2seq.rnn import RNNSeq2Seq
 from lab.seq2seq.settings import Translation, sides_of
 from lab.seq2seq.tasks import ids_of, tested, text_of
 from lab.tasks import Answers
 
 
-def exact(model: Seq2Seq, run: Translation, size: int, problems: int, beams: int | None = None) -> tuple[float, int]:
+def exact(model: Translator, run: Translation, size: int, problems: int, beams: int | None = None) -> tuple[float, int]:
     """The share of test problems of a size whose answer is right to its end, and how many were asked."""
     asked = list(tested(run.data.task[0], size, problems))
     longest = max(len(answer) for _, answer in asked) + 1
@@ -35,7 +37,7 @@ def exact(model: Seq2Seq, run: Translation, size: int, problems: int, beams: int
     return fmean(right), len(asked)
 
 
-def answered(model: Seq2Seq, run: Translation, problems: int) -> dict[str, float]:
+def answered(model: Translator, run: Translation, problems: int) -> dict[str, float]:
     """Greedy, at the largest size trained on and at twice that, as far as the encodings reach."""
     found, largest = {}, run.data.sizes[1]
     for size in (largest, 2 * largest):
@@ -45,13 +47,13 @@ def answered(model: Seq2Seq, run: Translation, problems: int) -> dict[str, float
 
 
 @torch.no_grad()
-def surprise(model: Seq2Seq, run: Translation, size: int, problems: int) -> tuple[float, int]:
+def surprise(model: Translator, run: Translation, size: int, problems: int) -> tuple[float, int]:
     """Nats a token of the right answers and their ends to the same test problems, and how many tokens these are."""
     asked = [(ids_of(problem), ids_of(answer)) for problem, answer in tested(run.data.task[0], size, problems)]
     return nats(model, run, asked, model.config.pad_token_id)
 
 
-def nats(model: Seq2Seq, run: Translation, pairs: Rows, pad: int) -> tuple[float, int]:
+def nats(model: Translator, run: Translation, pairs: Rows, pad: int) -> tuple[float, int]:
     """Nats a target token of pairs of ids, unsmoothed, and how many tokens these are."""
     total, count = 0.0, 0
     for some in of_length([source for source, _ in pairs], run.eval.batch_tokens):
@@ -62,7 +64,7 @@ def nats(model: Seq2Seq, run: Translation, pairs: Rows, pad: int) -> tuple[float
     return total / max(1, count), count
 
 
-def too_long(model: Seq2Seq, run: Translation, size: int) -> str:
+def too_long(model: Translator, run: Translation, size: int) -> str:
     """Why a size cannot be asked; empty where it can."""
     from eval import EvalError
 
@@ -73,14 +75,14 @@ def too_long(model: Seq2Seq, run: Translation, size: int) -> str:
     if not asked:
         return "too few problems to hold any out"
     longest = [max(map(len, column)) + 1 for column in zip(*asked, strict=True)]
-    for side, tokens in zip((model.encoder, model.decoder), longest, strict=True):
-        if side.scheme.limit is not None and tokens > side.scheme.limit:
-            return f"takes at most {side.scheme.limit} tokens"
+    for limit, tokens in zip(model.limits, longest, strict=True):
+        if limit is not None and tokens > limit:
+            return f"takes at most {limit} tokens"
     return ""
 
 
 @torch.no_grad()
-def loss_of(model: Seq2Seq, run: Translation, text: PairCorpus, pairs: int) -> float:
+def loss_of(model: Translator, run: Translation, text: PairCorpus, pairs: int) -> float:
     """Nats a target token of the first held-out pairs that are no longer than training ones."""
     s, t = text.held_out.sources.lengths, text.held_out.targets.lengths
     kept = np.flatnonzero(np.maximum(s, t) <= run.train.length)[:pairs]
@@ -98,15 +100,16 @@ class Told(Outcome):
 def outcomes(
     run: Translation, accelerator: Accelerator, trained_as: str | None = None, say=None, dry: bool = False
 ) -> Iterator[Outcome]:
-    """What comes of the run's own encodings, then of those of `run.eval.swap`, asked the same. See lab.evaluate."""
+    """What comes of the run's own model, then of the encodings of `run.eval.swap`, asked the same. See lab.evaluate."""
     model = trained_model(run).to(accelerator.device)
-    own = model.encoder.scheme, model.decoder.scheme
+    own = {side: getattr(model, side).scheme for side in run.sides}
     specs = [run.sides, *map(sides_of, run.eval.swap)]
-    names = run.names(specs)
+    names = run.names(specs) if own else [run.encoding]
     names[0] = trained_as or names[0]
     kind = Outcome if run.data.source == "algorithmic" else Told
     for spec, name in zip(specs, names, strict=True):
-        model.encoder.scheme, model.decoder.scheme = own  # a swap keeps what the trained scheme learned
+        for side, scheme in own.items():
+            getattr(model, side).scheme = scheme  # a swap keeps what the trained scheme learned
         untrained = swap(model, spec) if spec is not specs[0] else []
         note = f"needs training: {', '.join(untrained)}" if untrained else ""
         if say is not None:
@@ -124,7 +127,7 @@ def described(run: Translation) -> str:
     return f"the held-out pairs, {how}"
 
 
-def of_tasks(model: Seq2Seq, run: Translation, blank: Row) -> Iterator[Row]:
+def of_tasks(model: Translator, run: Translation, blank: Row) -> Iterator[Row]:
     """By size, of the same problems: the share of exact answers, and what the right ones cost a token."""
     for size in sizes_of(run):
         note = blank.note or too_long(model, run, size)
@@ -136,7 +139,7 @@ def of_tasks(model: Seq2Seq, run: Translation, blank: Row) -> Iterator[Row]:
             yield row
 
 
-def of_text(model: Seq2Seq, run: Translation, blank: Row) -> Iterator[Row]:
+def of_text(model: Translator, run: Translation, blank: Row) -> Iterator[Row]:
     """BLEU and chrF of all held-out pairs, and the loss of those no longer than training ones."""
     if blank.note:
         yield replace(blank, probe="translation", metric="bleu", length=run.train.length)
@@ -175,11 +178,13 @@ def metrics() -> dict[str, type]:
     return {"bleu": BLEU, "chrf": CHRF}
 
 
-def trained_model(run: Translation) -> Seq2Seq:
+def trained_model(run: Translation) -> Translator:
     """The model of a run, with its encodings' source as it was trained and not what became of it. Raises LabError."""
     folder = run.path / "model"
     if not (folder / "model.safetensors").exists():
         raise LabError(f"{run.path} holds no trained model: run `lab train` with its configuration first")
+    if run.model.recurrent is not None:
+        return RNNSeq2Seq.from_pretrained(folder).eval()
     config = Seq2SeqConfig.from_pretrained(folder)
     for side in ("encoder", "decoder"):
         key = f"{side}_positional"

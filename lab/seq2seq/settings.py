@@ -48,6 +48,20 @@ class Stack(Settings):
     positional: Spec = "sinusoidal"
 
 
+class Recurrent(Settings):
+    cell: Literal["gru", "lstm"] = "gru"
+    attention: Literal["bahdanau", "luong"] = "bahdanau"
+
+    @property
+    def name(self) -> str:
+        """What tables call such a model; others go by their encodings."""
+        return f"{self.cell} {self.attention}"
+
+
+OF_RECURRENT = {"recurrent", "width", "dropout", "label_smoothing", "tie"}
+"""The settings of a model that a recurrent one has."""
+
+
 class EncoderDecoder(Settings):
     width: int = Field(512, gt=0)
     hidden: int = Field(2048, gt=0)
@@ -61,6 +75,18 @@ class EncoderDecoder(Settings):
     attention: Literal["auto", "flash3", "flash4", "flash2", "sdpa", "varlen", "flex", "eager"] = "auto"
     encoder: Stack = Stack()
     decoder: Stack = Stack()
+    recurrent: Recurrent | None = None
+
+    @model_validator(mode="after")
+    def nothing_is_idle(self):
+        fields = type(self).model_fields
+        idle = [key for key in fields if key not in OF_RECURRENT and getattr(self, key) != fields[key].default]
+        if self.recurrent is not None and idle:
+            raise ValueError(
+                f"a recurrent model has no {', '.join(idle)}: leave out all but recurrent, width, dropout, "
+                "label_smoothing and tie"
+            )
+        return self
 
 
 class Steps(Train):
@@ -109,16 +135,20 @@ class Translation(Training):
 
     @model_validator(mode="after")
     def parts_fit_together(self):
-        if problems := list(misfits(self)):
+        if problems := list(misfits(self) if self.model.recurrent is None else encodings_named(self)):
             raise ValueError("\n".join(problems))
         return self
 
     @property
     def encoding(self) -> str:
-        return self.names([self.sides])[0]
+        recurrent = self.model.recurrent
+        return self.names([self.sides])[0] if recurrent is None else recurrent.name
 
     @property
     def sides(self) -> dict[str, Spec]:
+        """The encoding of each side; empty where the model has none."""
+        if self.model.recurrent is not None:
+            return {}
         return {"encoder": self.model.encoder.positional, "decoder": self.model.decoder.positional}
 
     @property
@@ -269,6 +299,16 @@ def built(run: Translation, side: str, spec: Spec):
     if side == "encoder" and scheme.causal_only:
         raise SchemeError(f"{name_of(spec)} is for the decoder alone: {scheme.causal_only}")
     return scheme
+
+
+def encodings_named(run: Translation) -> Iterator[str]:
+    """What is wrong with a run whose model has no encodings."""
+    if run.eval.swap:
+        yield "eval.swap: a recurrent model has no encodings to put others in the place of: leave it out"
+    if run.compare.runs:
+        yield "compare.runs: a recurrent model has no encodings to compare: leave them out"
+    if run.data.source == "algorithmic":
+        yield from unfitting(run)
 
 
 def unfitting(run: Translation) -> Iterator[str]:

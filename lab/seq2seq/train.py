@@ -11,13 +11,14 @@ from lab import checkpoint
 from lab.seq2seq.config import Seq2SeqConfig
 from lab.seq2seq.model import Seq2Seq
 from lab.seq2seq.pairs import PairCorpus, Rows, batches, order, padded, pair_corpus
+from lab.seq2seq.rnn import RNNSeq2Seq, RNNSeq2SeqConfig
 from lab.seq2seq.settings import Translation
 from lab.seq2seq.tasks import Tasks, drawn, tasks_of
 from lab.subject import Batch, Subject
 
 
 class Translating(Subject):
-    """A new encoder–decoder, of sequence tasks or of parallel text."""
+    """A new encoder–decoder, the paper's or a recurrent one, of sequence tasks or of parallel text."""
 
     targets = "labels"
 
@@ -42,7 +43,8 @@ class Translating(Subject):
 
     def model(self, run: Translation, text: Tasks | PairCorpus, accelerator: Accelerator) -> nn.Module:
         torch.manual_seed(run.seed)
-        return Seq2Seq(config_of(run, text.tokenizer))
+        kind = Seq2Seq if run.model.recurrent is None else RNNSeq2Seq
+        return kind(config_of(run, text.tokenizer))
 
     def held_out(self, run: Translation, accelerator: Accelerator, model: nn.Module, text: Any) -> dict[str, float]:
         """Of tasks: the share of 32 test problems that is answered, at 1 and 2 times the largest size trained on.
@@ -94,12 +96,24 @@ def pairs_of(run: Translation, text: PairCorpus) -> Callable[[int], tuple[list[s
     return at
 
 
-def config_of(run: Translation, tokenizer) -> Seq2SeqConfig:
+def config_of(run: Translation, tokenizer) -> Seq2SeqConfig | RNNSeq2SeqConfig:
     """The configuration of a run's model; a target begins with the tokenizer's start token, or else its padding."""
     m, start = run.model, tokenizer.bos_token_id
+    common = {
+        "vocab_size": len(tokenizer),
+        "width": m.width,
+        "dropout": m.dropout,
+        "label_smoothing": m.label_smoothing,
+        "tie_word_embeddings": m.tie,
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": start,
+        "eos_token_id": tokenizer.eos_token_id,
+        "decoder_start_token_id": tokenizer.pad_token_id if start is None else start,
+    }
+    if m.recurrent is not None:
+        return RNNSeq2SeqConfig(**common, cell=m.recurrent.cell, attention=m.recurrent.attention)
     return Seq2SeqConfig(
-        vocab_size=len(tokenizer),
-        width=m.width,
+        **common,
         hidden=m.hidden,
         heads=m.heads,
         key_size=m.key_size,
@@ -109,13 +123,6 @@ def config_of(run: Translation, tokenizer) -> Seq2SeqConfig:
         encoder_positional=m.encoder.positional,
         decoder_positional=m.decoder.positional,
         norm=m.norm,
-        dropout=m.dropout,
-        label_smoothing=m.label_smoothing,
-        tie_word_embeddings=m.tie,
         attention=m.attention,
         train_length=run.train.length,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=start,
-        eos_token_id=tokenizer.eos_token_id,
-        decoder_start_token_id=tokenizer.pad_token_id if start is None else start,
     )
