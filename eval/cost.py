@@ -17,12 +17,14 @@ class Size:
     """What the cost of a model depends on."""
 
     weights: int  # parameters that every token passes through; embeddings are looked up, the head counts apart
-    layers: int
+    layers: int  # that have attention
     width: int  # of all query heads of a layer
     hidden: int  # of what enters the head
     vocabulary: int
     bytes: int  # of one number
     both_ways: bool = False  # whether a token also sees those after it
+    windows: tuple[int, ...] = ()  # how many tokens one sees, in those of the layers where it does not see all
+    mixed: int | None = None  # numbers a token that the mixing of a layer makes. None: queries, keys, values, output
 
     @classmethod
     def of(cls, model: nn.Module) -> "Size":
@@ -42,8 +44,13 @@ class Size:
 
     def flops(self, length: int, scored: int) -> float:
         """Of one forward pass: weights, attention's two products or their causal half, the head where it is scored."""
-        seen = 4.0 if self.both_ways else 2.0
-        return 2.0 * self.weights * length + seen * self.layers * self.width * length**2 + self.head(scored)
+        pairs = self.pairs(length) * (2 if self.both_ways else 1)
+        return 2.0 * self.weights * length + 4.0 * self.width * pairs + self.head(scored)
+
+    def pairs(self, length: int) -> float:
+        """Of a token and one before it that it sees, in all layers."""
+        whole = [length] * (self.layers - len(self.windows))
+        return sum(seen * length - seen**2 / 2 for seen in (*whole, *(min(window, length) for window in self.windows)))
 
     def head(self, scored: int) -> float:
         return 2.0 * self.hidden * self.vocabulary * scored
@@ -65,8 +72,9 @@ def cost(size: Size, runs: Sequence[Forward], budget: Budget) -> Cost:
     wanted = sum(piece.stop - piece.first for run in runs for piece in run.pieces)
     longest = max((run.length for run in runs), default=0)
     batch = max(longest, min(budget.tokens, sum(run.length for run in runs)))
-    # Of a layer at a time: input, norm, queries, keys, values, output (6 widths) and the inner width, some 3 × 3 more.
-    held = batch * size.hidden * 15 * size.bytes + min(budget.logits, batch * size.vocabulary) * 4 * 2
+    # Of a layer at a time: input and norm, what mixes tokens, and the inner width, some 3 × 3 more.
+    mixed = 4 * size.hidden if size.mixed is None else size.mixed
+    held = batch * (size.hidden * 11 + mixed) * size.bytes + min(budget.logits, batch * size.vocabulary) * 4 * 2
     return Cost(len(runs), sum(run.length for run in runs), wanted, flops, held)
 
 

@@ -11,7 +11,7 @@ import torch
 from accelerate import Accelerator
 from transformers import PreTrainedConfig
 
-from eval.cost import Size, cost, seconds
+from eval.cost import cost, seconds
 from eval.perplexity import Measured, losses_of, measure, missing, scorer_for
 from eval.plan import STRIDE, Document, Plan
 from eval.points import scored_bytes
@@ -22,6 +22,7 @@ from eval.shared import may_share
 from eval.store import Store
 from lab import LabError
 from lab.checkpoint import digest
+from lab.cost import size_of
 from lab.data import Corpus, corpus, long_documents
 from lab.joint import reach_rows
 from lab.mixers import beside
@@ -155,7 +156,7 @@ def of_scheme(
         shared, why = may_share(model, plan, budget)
     plan = replace(plan, shared=shared)
     if say is not None:
-        size = replace(Size.of(model), both_ways=plan.mask is not None)
+        size = replace(size_of(model), both_ways=plan.mask is not None)
         runs = [run for one in todo for run in plan.runs(*one)]
         say(f"{name}: {described(plan, cost(size, runs, budget), seconds(model, size, runs, budget), why)}")
     if dry:

@@ -41,12 +41,20 @@ class Mixer(nn.Module):
     A document begins with a state of zeros, so packed documents, and tokens beside padding, are each as if alone.
     """
 
+    gates: int
+    """How many numbers are made for each that comes out before the way back to the width."""
+
     def __init__(self, place: Place, size: int):
         super().__init__()
         if size < 1:
             raise LabError(f"mixer {type(self).__name__.lower()}: size must be at least 1, got {size}")
         self.size = size
         self.out = linear(size, place.width, (2 * place.layers) ** -0.5)
+
+    @property
+    def made(self) -> int:
+        """How many numbers of a token it makes, forward."""
+        return (self.gates + 1) * self.size + self.out.out_features
 
     def begin(self, rows: int, like: Tensor) -> State:
         """The state before the first token."""

@@ -18,6 +18,8 @@ class Convolution(Mixer):
     size: channels. null: so that it has as many weights as attention in its place.
     """
 
+    gates = 2
+
     def __init__(self, place: Place, *, kernel: int = 3, growth: int = 2, size: int | None = None):
         if kernel < 2 or growth < 1:
             raise LabError(
@@ -29,6 +31,10 @@ class Convolution(Mixer):
         super().__init__(place, size)
         self.conv = nn.Conv1d(place.width, 2 * self.size, kernel, dilation=growth**place.number)
         self.span = (kernel - 1) * self.conv.dilation[0]
+
+    @property
+    def made(self) -> int:
+        return super().made + self.conv.in_channels  # with what was before them, the inputs are copied
 
     def begin(self, rows: int, like: Tensor) -> State:
         width = self.conv.in_channels

@@ -15,6 +15,8 @@ class GRU(Mixer):
     size: H. null: so that it has as many weights as attention in its place.
     """
 
+    gates = 3
+
     def __init__(self, place: Place, *, size: int | None = None):
         super().__init__(place, fitting(lambda h: weights(place.width, h), place.weights) if size is None else size)
         self.gru = nn.GRU(place.width, self.size, batch_first=True)
