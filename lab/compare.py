@@ -91,6 +91,7 @@ def parts_of(run: Run) -> list[tuple[str, Run]]:
                     "seed": seed,
                     "model": run.with_line(line),
                     "eval": run.eval.model_copy(update={"swap": [*run.eval.swap, *line.swap]}),
+                    "compare": type(run.compare)(),  # the other lines are of no model that this one is
                 }
             ),
         )

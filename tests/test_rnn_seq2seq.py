@@ -14,11 +14,15 @@ from transformers import AutoModelForSeq2SeqLM
 
 from lab import LabError
 from lab.cache import NAME
+from lab.compare import compare, parts_of
 from lab.config import dump, of_run, read
 from lab.evaluate import evaluate
+from lab.rows import read as rows_in
 from lab.seq2seq.evaluate import trained_model
 from lab.seq2seq.rnn import RNNSeq2Seq, RNNSeq2SeqConfig
 from lab.seq2seq.settings import Translation
+from lab.seq2seq.tasks import tasks_of
+from lab.seq2seq.train import Translating
 from lab.seq2seq.translate import translate
 from lab.train import accelerator_for, train
 
@@ -281,8 +285,51 @@ def test_settings_that_a_recurrent_model_does_not_have_are_refused(tmp_path):
         "model.recurrent.cell: must be 'gru' or 'lstm', got 'rnn'",
         "model.recurrent.heads: unknown key; known here: cell, attention",
     ]
-    said = refused(tmp_path, eval={"swap": ["rope"]}, compare={"runs": [{"train": "rope"}]}, data={"task": "reverse"})
-    assert said == [
-        "eval.swap: a recurrent model has no encodings to put others in the place of: leave it out",
-        "compare.runs: a recurrent model has no encodings to compare: leave them out",
+    assert refused(tmp_path, eval={"swap": ["rope"]}, compare={"runs": [{"train": "rope"}]}) == [
+        "eval.swap[0]: a recurrent model has no encodings: leave it out",
+        "compare.runs[0].train: a recurrent model has no encodings: leave it out",
     ]
+
+
+PAPERS = {"width": 16, "hidden": 32, "heads": 2, "encoder": {"layers": 1}, "decoder": {"layers": 1}}
+
+
+def test_a_recurrent_model_is_a_line_beside_attention(tmp_path):
+    lines = [{"train": "rope"}, {"model": {"recurrent": {"cell": "lstm", "attention": "luong"}}}]
+    lines += [{"model": {"recurrent": {}, "width": 8}}]
+    run = run_of(tmp_path, model=PAPERS, compare={"runs": lines}, eval={"sizes": [2], "problems": 3})
+    named = ["rope", "lstm luong", "gru bahdanau width=8"]
+    assert run.names_of_lines(run.compare.runs) == named
+    rows = [row for row in rows_in(compare(run) / "rows.jsonl") if row.metric == "exact" and row.seed == 0]
+    assert [(row.scheme, row.trained_as, row.length) for row in rows] == [(name, name, 2) for name in named]
+    one, *others = (trained_model(part) for _, part in parts_of(run))
+    assert not isinstance(one, RNNSeq2Seq) and [(m.config.cell, m.config.width) for m in others] == [
+        ("lstm", 16),
+        ("gru", 8),
+    ]
+    table = (run.path / "compare/table.md").read_text()
+    assert f"lstm luong, seed 0: {others[0].num_parameters():,} parameters" in table
+    assert compare(run) == run.path / "compare"  # what is there is its own
+
+
+def test_what_a_recurrent_line_does_not_have_is_refused(tmp_path):
+    lines = [
+        {"train": "rope", "swap": ["alibi"], "model": {"recurrent": {}}},
+        {"model": {"recurrent": {}, "heads": 4}},
+        {"model": {"recurrent": {"cell": "rnn"}}},
+    ]
+    assert refused(tmp_path, model=PAPERS, compare={"runs": lines}, eval={"swap": ["nope"]}) == [
+        "compare.runs[0].train: a recurrent model has no encodings: leave it out",
+        "compare.runs[0].swap[0]: a recurrent model has no encodings: leave it out",
+        "compare.runs[0] with eval.swap[0]: a recurrent model has no encodings: leave it out",
+        "compare.runs[1].model: a recurrent model has no heads: leave out all but recurrent, width, dropout, "
+        "label_smoothing and tie",
+        "compare.runs[2].model.recurrent.cell: must be 'gru' or 'lstm', got 'rnn'",
+    ]
+
+
+def test_the_configuration_that_compares_them_gives_each_about_as_many_parameters():
+    run = read(Path(__file__).parents[1] / "configs/paper/recurrent.yaml")
+    assert len(run.compare.runs) == 3
+    counts = [Translating().model(part, tasks_of(part), None).num_parameters() for _, part in parts_of(run)[:3]]
+    assert max(counts) < 1.1 * min(counts)

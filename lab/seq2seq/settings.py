@@ -135,7 +135,7 @@ class Translation(Training):
 
     @model_validator(mode="after")
     def parts_fit_together(self):
-        if problems := list(misfits(self) if self.model.recurrent is None else encodings_named(self)):
+        if problems := list(misfits(self)):
             raise ValueError("\n".join(problems))
         return self
 
@@ -168,17 +168,22 @@ class Translation(Training):
         return apart(called(specs))
 
     def names_of_lines(self, lines: list[Line]) -> list[str]:
-        """The encodings, and behind them what else of the model a line changes: `sinusoidal heads=1`."""
-        changed = [[f"{key}={value}" for key, value in line.model.items()] for line in lines]
-        encodings = called([line.train or self.sides for line in lines])
-        return apart([" ".join([name, *more]) for name, more in zip(encodings, changed, strict=True)])
+        """The encodings, or the recurrence, and behind them what else of the model a line changes: `rope heads=1`."""
+        found = []
+        for line, encodings in zip(lines, called([line.train or self.sides for line in lines]), strict=True):
+            recurrent = self.with_line(line).recurrent
+            changed = [f"{key}={value}" for key, value in line.model.items() if key != "recurrent"]
+            found.append(" ".join([encodings if recurrent is None else recurrent.name, *changed]))
+        return apart(found)
 
     def with_line(self, line: Line) -> EncoderDecoder:
         """The model's settings with what a line of a comparison says of them."""
         from lab.config import merged
 
-        found = self.with_encoding(line.train or self.sides)
-        return EncoderDecoder.model_validate(merged(found.model_dump(), line.model)) if line.model else found
+        recurrent = line.model.get("recurrent", self.model.recurrent) is not None
+        # Of the run's settings, which are an encoder–decoder's, a recurrent line takes those that it has.
+        found = self.with_encoding(line.train or self.sides).model_dump(include=OF_RECURRENT if recurrent else None)
+        return EncoderDecoder.model_validate(merged(found, line.model))
 
     def with_encoding(self, spec: Sides) -> EncoderDecoder:
         """The model's settings with other encodings."""
@@ -229,56 +234,62 @@ def unsided(spec: Sides) -> str:
 
 def misfits(run: Translation) -> Iterator[str]:
     """What no single setting shows."""
-    m = run.model
-    if flaw := unshared(m):
+    if flaw := unshared(run.model):
         yield f"model: {flaw}"
         return
-    for i in (i for i, line in enumerate(run.compare.runs) if line.mixer is not None):
-        yield f"compare.runs[{i}].mixer: an encoder–decoder has attention in all layers; leave it out"
-    specs: dict[str, Any] = {f"eval.swap[{i}]": spec for i, spec in enumerate(run.eval.swap)}
-    specs |= {"model": run.sides}
-    yield from unbuilt(run, specs)
+    swaps = {f"eval.swap[{i}]": spec for i, spec in enumerate(run.eval.swap)}
+    yield from unbuilt(run, {"model": run.sides, **swaps})
     for i, line in enumerate(run.compare.runs):
-        key, flaws = f"compare.runs[{i}]", list(unchangeable(line.model))
-        yield from (f"{key}.model.{one}" for one in flaws)
-        if not flaws:
-            changed = run.model_copy(update={"model": run.with_line(line)})
-            own = {f"{key}.train": line.train or run.sides}
-            own |= {f"{key}.swap[{j}]": spec for j, spec in enumerate(line.swap)}
-            if flaw := unshared(changed.model):
-                yield f"{key}.model: {flaw}"
-            else:
-                yield from unbuilt(changed, own)
+        key, flaws = f"compare.runs[{i}]", list(unchangeable(run, line))
+        yield from (f"{key}.{one}" for one in flaws)
+        if flaws:
+            continue
+        changed = run.model_copy(update={"model": run.with_line(line)})
+        own = {f"{key}.train": line.train or changed.sides}
+        own |= {f"{key}.swap[{j}]": spec for j, spec in enumerate(line.swap)}
+        own |= {f"{key} with {swap}": spec for swap, spec in swaps.items() if line.model}
+        if flaw := unshared(changed.model):
+            yield f"{key}.model: {flaw}"
+        else:
+            yield from unbuilt(changed, own)
     if run.data.source == "algorithmic":
         yield from unfitting(run)
 
 
 def unshared(m: EncoderDecoder) -> str:
-    """Why the heads cannot share the width; empty where they can."""
-    if not m.width % m.heads or None not in (m.key_size, m.value_size):
+    """Why the heads cannot share the width; empty where they can, or where there are none."""
+    if m.recurrent is not None or not m.width % m.heads or None not in (m.key_size, m.value_size):
         return ""
     return f"width {m.width} is not a multiple of heads {m.heads}: set key_size and value_size"
 
 
-def unchangeable(changes: dict[str, Any]) -> Iterator[str]:
-    """What is wrong with settings of the model that a line of a comparison changes."""
+def unchangeable(run: Translation, line: Line) -> Iterator[str]:
+    """What is wrong with what a line of a comparison says of the model beside its encodings."""
     from lab.config import explained
 
-    for side in {"encoder", "decoder"} & changes.keys():
-        if "positional" in changes[side]:
-            yield f"{side}.positional: the encodings of a line stand in its `train`: {{encoder: rope, decoder: alibi}}"
+    if line.mixer is not None:
+        yield "mixer: an encoder–decoder has no mixers to choose: leave it out"
+    for side in {"encoder", "decoder"} & line.model.keys():
+        if isinstance(line.model[side], dict) and "positional" in line.model[side]:
+            yield (
+                f"model.{side}.positional: the encodings of a line stand in its `train`: "
+                "{encoder: rope, decoder: alibi}"
+            )
     try:
-        EncoderDecoder.model_validate(changes)
+        EncoderDecoder.model_validate({"recurrent": run.model.recurrent, **line.model})
     except ValidationError as error:
         for one in error.errors():
-            yield from explained(one, EncoderDecoder)
+            yield from explained({**one, "loc": ("model", *one["loc"])}, Translation)
 
 
 def unbuilt(run: Translation, specs: dict[str, Sides]) -> Iterator[str]:
-    """Encodings that cannot be built at the sizes of the run."""
+    """Encodings that cannot be built at the sizes of the run, or that its model has no use for."""
     from positional import SchemeError
 
     for key, spec in specs.items():
+        if run.model.recurrent is not None and spec:
+            yield f"{key}: a recurrent model has no encodings: leave it out"
+            continue
         if wrong := unsided(spec):
             yield f"{key}.{wrong}"
             continue
@@ -299,16 +310,6 @@ def built(run: Translation, side: str, spec: Spec):
     if side == "encoder" and scheme.causal_only:
         raise SchemeError(f"{name_of(spec)} is for the decoder alone: {scheme.causal_only}")
     return scheme
-
-
-def encodings_named(run: Translation) -> Iterator[str]:
-    """What is wrong with a run whose model has no encodings."""
-    if run.eval.swap:
-        yield "eval.swap: a recurrent model has no encodings to put others in the place of: leave it out"
-    if run.compare.runs:
-        yield "compare.runs: a recurrent model has no encodings to compare: leave them out"
-    if run.data.source == "algorithmic":
-        yield from unfitting(run)
 
 
 def unfitting(run: Translation) -> Iterator[str]:
