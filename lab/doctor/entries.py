@@ -7,6 +7,7 @@ from lab.doctor.config import Config
 from lab.doctor.family import WHOLE_HEAD
 from lab.doctor.finding import number, whole
 from lab.doctor.keys import LENGTH, OLD_NAMES, TYPES
+from lab.rope.types import WITH_ORIGINAL
 
 LOCAL, GLOBAL = "sliding_attention", "full_attention"
 
@@ -78,7 +79,7 @@ class Entry:
     def trained(self) -> int | None:
         """L0, the length of training that transformers computes with; for linear, which has none, what is likely."""
         longest, original = self.config.longest, whole(self.original[0])
-        if self.type in ("yarn", "longrope", "llama3"):
+        if self.type in WITH_ORIGINAL:
             return original or longest
         if self.type in ("linear", "proportional"):
             factor = self.number("factor") or 1.0

@@ -10,34 +10,10 @@ from lab.doctor.entries import Entry
 from lab.doctor.finding import number
 from lab.doctor.keys import LISTS
 from lab.rope.lanes import kinds_of
+from lab.rope.types import BY_TYPE
 from positional import SchemeError, Shape, build
 from positional.rope import Rope
 from positional.rope_by_parts import RopeByParts
-
-OURS = {
-    "default": ("rope", {}),
-    "linear": ("rope-linear", {"factor": "factor"}),
-    "dynamic": ("rope-dynamic", {"factor": "factor"}),
-    "yarn": (
-        "rope-yarn",
-        {
-            "beta_fast": "fast",
-            "beta_slow": "slow",
-            "truncate": "truncate",
-            "attention_factor": "attention_factor",
-            "mscale": "mscale",
-            "mscale_all_dim": "mscale_all_dim",
-        },
-    ),
-    "longrope": (
-        "rope-longrope",
-        {"short_factor": "short", "long_factor": "long", "attention_factor": "attention_factor"},
-    ),
-    "llama3": ("rope-llama3", {"factor": "factor", "low_freq_factor": "low", "high_freq_factor": "high"}),
-    "proportional": ("rope-proportional", {"partial_rotary_factor": "share"}),
-}
-"""The encoding of the lab that each type is, and what it calls the type's keys."""
-
 
 MOST = 2**16
 """Channels of a head that are still believed."""
@@ -78,9 +54,9 @@ class Lanes:
 
 def description(entry: Entry) -> dict[str, Any] | None:
     """A RoPE of the file as the lab describes it; None: it has no counterpart, or its base or factor is no number."""
-    if entry.off or entry.type not in OURS or number(entry.base) is None:
+    if entry.off or entry.type not in BY_TYPE or number(entry.base) is None:
         return None
-    kind, keys = OURS[entry.type]
+    kind, keys = BY_TYPE[entry.type]
     given = entry.given if entry.name is not None else {}
     made = {ours: given[key] for key, ours in keys.items() if given.get(key) is not None}
     if any(number(value) is None for key, value in made.items() if key not in ("short", "long", "truncate")):

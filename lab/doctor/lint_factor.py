@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from lab.doctor.entries import Entry
 from lab.doctor.finding import Finding, number, whole
 from lab.doctor.keys import LENGTH
+from lab.rope.types import WITH_ORIGINAL
 
 
 def factor_stretches(entry: Entry) -> Iterator[Finding]:
@@ -36,7 +37,7 @@ def factor_is_given(entry: Entry) -> Iterator[Finding]:
 def original_is_given(entry: Entry) -> Iterator[Finding]:
     """The silent trap: the ramp, or the switch, is computed for a maximum that was already raised."""
     value, field = entry.original
-    if entry.type not in ("yarn", "longrope", "llama3") or field:
+    if entry.type not in WITH_ORIGINAL or field:
         return
     if value is not None:
         problem = f"is missing: {entry.config.family}'s default, {entry.trained}, is taken"

@@ -9,8 +9,9 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig
 
 from lab import LabError
-from lab.rope.config import BY_TYPE, WITH_ORIGINAL, Described, Rotation, described
+from lab.rope.config import Described, Rotation, described
 from lab.rope.left_out import resolved
+from lab.rope.types import BY_TYPE, WITH_ORIGINAL
 from positional.build import Spec, find, name_of, parse
 from positional.options import options_of
 from positional.rope import Rope
