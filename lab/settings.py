@@ -200,17 +200,12 @@ def cross_checks(run: Run) -> list[str]:
     from lab.model import misfits
     from positional import Shape
 
-    problems, lengths = [], []
-    for i, text in enumerate([] if run.data.source == "algorithmic" else run.eval.lengths):
-        try:
-            lengths.append(tokens(text, run.train.length))
-        except ValueError as error:
-            problems.append(f"eval.lengths[{i}]: {error}")
+    lengths, problems = ([], []) if run.data.source == "algorithmic" else lengths_in(run)
     problems += [f"data.mix{said}" for said in unmixable(run.data, run.train.length)]
     unknown = [f"eval.tasks[{i}]: {said}" for i, one in enumerate(run.eval.tasks) for said in unaskable(one)]
     problems += unknown or [f"eval.tasks: {said}" for said in repeated(run.eval.tasks)]
     if run.data.source != "algorithmic":
-        problems += [f"eval.protocols: {one}" for one in unscorable(run.eval, sorted(lengths))]
+        problems += [f"eval.protocols: {one}" for one in unscorable(run.eval, lengths)]
     sizes = run.model.width, run.model.heads, run.model.kv_heads
     if wrong := misfits(*sizes):  # no encoding can be tried at a shape that does not exist
         return [*(f"model: {one}" for one in wrong), *problems]
@@ -338,6 +333,17 @@ def unscorable(asked: Eval, lengths: list[int]) -> list[str]:
             except EvalError as error:
                 problems.setdefault(protocol.name, str(error))
     return list(problems.values())
+
+
+def lengths_in(run: Training) -> tuple[list[int], list[str]]:
+    """The lengths to measure at in tokens, shortest first, and what is wrong with those that are none."""
+    found, problems = [], []
+    for i, text in enumerate(run.eval.lengths):
+        try:
+            found.append(tokens(text, run.train.length))
+        except ValueError as error:
+            problems.append(f"eval.lengths[{i}]: {error}")
+    return sorted(found), problems
 
 
 def tokens(length: Length, train_length: int) -> int:

@@ -458,8 +458,8 @@ def test_settings_that_do_not_fit_are_all_told_at_once(tmp_path):
         model={**MODEL, "encoder": {"layers": 1, "positional": "fox"}},
         eval={"swap": [{"encoder": "logn", "decoder": "rop"}]},
     )
-    assert "model.encoder: fox is for the decoder alone: a token's gate says how much is forgotten" in said
-    assert "eval.swap[0].encoder: logn is for the decoder alone" in said
+    assert "model.encoder: fox cannot be the encoder's, where a token also sees those after it: a token's gate" in said
+    assert "eval.swap[0].encoder: logn cannot be the encoder's" in said
     assert "eval.swap[0].decoder: unknown encoding `rop`: did you mean rope?" in said
     assert "train.length: reverse with 12 letters takes 13 tokens on one side with its end, 12 are given" in said
 
@@ -513,7 +513,8 @@ def test_every_kind_is_the_encoder_s_or_refused_by_name_with_the_reason(tmp_path
         run_of(tmp_path, data, model=model)
         return
     assert refusal(tmp_path, data, model=model).endswith(
-        f": 1 to mend\n  model.encoder: {any_spec['kind']} is for the decoder alone: {why}"
+        f": 1 to mend\n  model.encoder: {any_spec['kind']} cannot be the encoder's, where a token also sees those "
+        f"after it: {why}. Give it to the decoder alone"
     )
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from lab.settings import Compare, Length, Mixers, Model, Settings, Spec, Training, specs_of, tokens, unmixable
+from lab.settings import Compare, Length, Mixers, Model, Settings, Spec, Training, lengths_in, specs_of, unmixable
 
 
 class Mask(Settings):
@@ -74,11 +74,7 @@ def misfits(run: MaskedRun) -> Iterator[str]:
 
     if run.data.source == "algorithmic":
         yield "data.source: algorithmic problems ask for what comes next, which a masked language model does not tell"
-    for i, text in enumerate(run.eval.lengths):
-        try:
-            tokens(text, run.train.length)
-        except ValueError as error:
-            yield f"eval.lengths[{i}]: {error}"
+    yield from lengths_in(run)[1]
     yield from (f"data.mix{said}" for said in unmixable(run.data, run.train.length))
     m = run.model
     if wrong := of_sizes(m.width, m.heads, m.kv_heads):

@@ -1,6 +1,6 @@
 """Sizes and encodings of the encoder–decoder, as transformers keeps them; the defaults are the paper's base model."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
 
@@ -47,12 +47,17 @@ class Seq2SeqConfig(TranslatorConfig):
         return Shape(self.width, self.heads, self.heads, layers, self.train_length, self.key_size)
 
     def built(self, side: Literal["encoder", "decoder"], trust: bool = True) -> Scheme:
-        """The scheme of a side. Raises SchemeError where it cannot be built, or cannot look ahead in the encoder."""
+        """The scheme of a side. Raises SchemeError."""
         spec, layers = getattr(self, f"{side}_positional"), getattr(self, f"{side}_layers")
-        scheme = build(spec, self.shape(layers), trust=trust)
-        if side == "encoder" and scheme.causal_only:
-            raise SchemeError(
-                f"{name_of(spec)} cannot be the encoder's, where a token also sees those after it: "
-                f"{scheme.causal_only}. Give it to the decoder alone"
-            )
-        return scheme
+        return scheme_of(side, spec, self.shape(layers), trust)
+
+
+def scheme_of(side: Literal["encoder", "decoder"], spec: Any, shape: Shape, trust: bool = True) -> Scheme:
+    """An encoding on a side. Raises SchemeError where it cannot be built, or cannot look ahead in the encoder."""
+    scheme = build(spec, shape, trust=trust)
+    if side == "encoder" and scheme.causal_only:
+        raise SchemeError(
+            f"{name_of(spec)} cannot be the encoder's, where a token also sees those after it: "
+            f"{scheme.causal_only}. Give it to the decoder alone"
+        )
+    return scheme
