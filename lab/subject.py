@@ -8,7 +8,8 @@ from accelerate import Accelerator
 from torch import nn
 
 from lab import LabError, algorithmic, checkpoint
-from lab.data import Corpus, batch, corpus, packed
+from lab.data import Corpus, corpus
+from lab.data.batches import batch, packed
 from lab.mix import Call, Mix
 from lab.model import LabConfig, LabModel
 from lab.settings import Run

@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab import LabError, data, sources
-from lab.data import Side, batch, corpus, long_documents
+from lab.data import Side, corpus, long_documents
+from lab.data.batches import batch, order, stretches
 from lab.settings import Data
 
 ROOT = Path(__file__).parents[1]
@@ -390,7 +391,7 @@ def process(code: str, *arguments: str, **environment: str) -> subprocess.Popen:
     return subprocess.Popen([*command, *arguments], env=where, stdout=-1, stderr=-1, text=True)
 
 
-@pytest.mark.parametrize("at", ["os.rename", "os.fsync", "data.Writer.finish"])
+@pytest.mark.parametrize("at", ["os.rename", "os.fsync", "data.write.Writer.finish"])
 def test_a_killed_build_leaves_nothing_that_is_used(at, texts):
     settings = of(texts)
     code = f"{at} = lambda *_: os.kill(os.getpid(), 9)\ndata.corpus(Data.model_validate_json(sys.argv[1]))"
@@ -402,7 +403,7 @@ def test_a_killed_build_leaves_nothing_that_is_used(at, texts):
     assert everything(corpus(settings)) == sorted(map(story, range(60)))
     assert len(os.listdir(texts.parent / "cache")) == 2
 
-    long_ago = time.time() - 2 * data.DAY
+    long_ago = time.time() - 2 * data.write.DAY
     for path in (*left.iterdir(), left):
         os.utime(path, (long_ago, long_ago))
     (folder,) = set(left.parent.iterdir()) - {left}
@@ -421,14 +422,14 @@ def test_processes_that_race_all_get_the_corpus(texts):
 
 
 def test_the_one_who_comes_second_uses_the_cache_of_the_first(texts, monkeypatch):
-    write = data.write
+    write = data.write.write
 
     def beaten(*arguments):
-        monkeypatch.setattr(data, "write", write)
+        monkeypatch.setattr(data.write, "write", write)
         write(*arguments)
         beaten.first = corpus(of(texts))
 
-    monkeypatch.setattr(data, "write", beaten)
+    monkeypatch.setattr(data.write, "write", beaten)
     assert corpus(of(texts)).meta == beaten.first.meta
     assert len(os.listdir(texts.parent / "cache")) == 1
 
@@ -586,7 +587,7 @@ def test_a_batch_is_a_pure_function_of_its_arguments(length, size, seed, step, t
     second = batch(side, length=length, size=size, seed=seed, step=step)
     for other in range(3):
         batch(side, length=length, size=size, seed=seed + other, step=step + 7)
-    data.order.cache_clear()
+    order.cache_clear()
     third = batch(side, length=length, size=size, seed=seed, step=step)
     assert (second[0] == third[0]).all() and (second[1] == third[1]).all()
     assert (second[0] == second[1][:, None] + np.arange(length + 1)).all()
@@ -596,7 +597,7 @@ def test_a_batch_is_a_pure_function_of_its_arguments(length, size, seed, step, t
 @settings(max_examples=60, deadline=None)
 def test_an_epoch_visits_each_stretch_once(length, extra, size):
     side = side_of(length + extra)
-    epoch = data.stretches(len(side.ids), length)
+    epoch = stretches(len(side.ids), length)
     steps = -(-3 * epoch // size)  # batches straddle the epochs
     offsets = np.concatenate([batch(side, length=length, size=size, seed=1, step=s)[1] for s in range(steps)])
     for start in range(0, 3 * epoch, epoch):
@@ -608,7 +609,7 @@ def test_an_epoch_visits_each_stretch_once(length, extra, size):
 
 def test_epochs_and_seeds_cut_and_order_anew():
     side = side_of(5000)
-    epoch = data.stretches(len(side.ids), 64)
+    epoch = stretches(len(side.ids), 64)
 
     def offsets(seed, step):
         return batch(side, length=64, size=epoch, seed=seed, step=step)[1]

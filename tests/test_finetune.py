@@ -28,7 +28,8 @@ from lab import LabError
 from lab.adopt import adopt, adopted
 from lab.cli import app
 from lab.config import of_run, read, tree
-from lab.data import corpus, long_documents, packed
+from lab.data import corpus, long_documents
+from lab.data.batches import packed
 from lab.finetune.learner import Learner
 from lab.finetune.run import finetune
 from lab.finetune.settings import Finetuning, asked

@@ -11,7 +11,8 @@ from eval.tally import tally
 from eval.tasks import build
 from eval.voice import in_bytes
 from lab import LabError
-from lab.data import Side, batch, packed
+from lab.data import Side
+from lab.data.batches import batch, packed
 from lab.mix import Mix, drawn
 from lab.model import LabModel
 from lab.settings import Mixed, Run

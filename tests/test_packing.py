@@ -13,7 +13,8 @@ from torch import Tensor
 import lab.train
 from lab import LabError
 from lab.config import read
-from lab.data import Side, batch, corpus, packed
+from lab.data import Side, corpus
+from lab.data.batches import batch, packed
 from lab.model import LabConfig, LabModel
 from lab.settings import Data, Run
 from lab.train import train

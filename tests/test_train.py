@@ -18,7 +18,8 @@ import lab.subject
 import lab.train
 from lab import LabError, checkpoint
 from lab.config import of_run, read
-from lab.data import batch, corpus
+from lab.data import corpus
+from lab.data.batches import batch
 from lab.evaluate import evaluate
 from lab.model import LabConfig, LabModel
 from lab.optim import optimizer, rate
