@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from eval.cost import Size
 from lab.mixers import Kind
-from lab.model import LabModel, MixerLayer
+from lab.model import LabModel
+from lab.model.layers import MixerLayer
 from positional import Scheme
 
 

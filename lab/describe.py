@@ -9,7 +9,7 @@ import torch
 
 from lab import LabError
 from lab.attention import BACKENDS, choose
-from lab.model import misfits
+from lab.model.config import misfits
 from lab.probe import hidden, parts_of
 from positional import Positions, Scheme, SchemeError, Shape, build
 from positional.build import Spec, find, name_of, parse, summary

@@ -197,7 +197,7 @@ class Run(Training):
 
 def cross_checks(run: Run) -> list[str]:
     """What no single setting shows: sizes that do not fit each other, encodings that cannot be built at this size."""
-    from lab.model import misfits
+    from lab.model.config import misfits
     from positional import Shape
 
     lengths, problems = ([], []) if run.data.source == "algorithmic" else lengths_in(run)

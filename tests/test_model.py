@@ -17,7 +17,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from lab import LabError
 from lab import model as lab_model
 from lab.attention import BACKENDS
-from lab.model import LabConfig, LabModel, misfits, swap
+from lab.model import LabConfig, LabModel, swap
+from lab.model.config import misfits
 from positional import Positions, SchemeError, Shape
 from positional.alibi import slopes
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from lab.attention import obstacle, order
-from lab.model import LabConfig, layers_of
+from lab.model.config import LabConfig
+from lab.model.layers import layers_of
 from positional import Positions, Scores
 
 FLASH = "flash2", "flash3", "flash4", "varlen"

@@ -8,7 +8,7 @@ from lab.bench.attention import read_lengths
 from lab.complexity.layers import Sizes
 from lab.complexity.measure import complexity
 from lab.complexity.report import figure, markdown
-from lab.model import misfits
+from lab.model.config import misfits
 
 
 def run(lengths: str, sizes: Sizes, rounds: int, out: Path) -> list[dict]:

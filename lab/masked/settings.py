@@ -69,7 +69,7 @@ class MaskedRun(Training):
 def misfits(run: MaskedRun) -> Iterator[str]:
     """What no single setting shows."""
     from lab.masked.model import MaskedConfig
-    from lab.model import misfits as of_sizes
+    from lab.model.config import misfits as of_sizes
     from positional import SchemeError
 
     if run.data.source == "algorithmic":

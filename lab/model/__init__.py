@@ -1,178 +1,27 @@
-"""The model, whole: a pre-norm decoder whose positions come from one pluggable scheme; a transformers model."""
+"""The model: a pre-norm decoder whose positions come from one pluggable scheme; a transformers model."""
 
-# B batch · T tokens · Q queries (the last Q of T) · H query heads · G key heads · D head size · C width · V vocabulary
+# B batch · T tokens · Q queries (the last Q of T) · C width · V vocabulary
 
-import math
-from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationMixin, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationMixin, PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
-from lab import LabError
-from lab.attention import attend_parts
-from lab.cache import NAME, cache_for, note_down, usable
+from lab.cache import NAME, cache_for, usable
 from lab.linear import linear
 from lab.loss import loss_sum
-from lab.mixers import Kind, Mixer, by_layer, windowed
-from lab.mixers import build as mixer_for
+from lab.model.config import LabConfig
+from lab.model.layers import MixerLayer, layers_of
 from lab.places import positions
-from positional import Positions, Scheme, SchemeError, Shape, build
+from positional import Positions, Scheme, SchemeError
 from positional.build import name_of
 
 LOSS_LOGITS = 2**23
 """The most logits that the loss holds at once (32 MiB); more are made by chunks, and again for the gradient."""
-
-
-@strict
-class LabConfig(PreTrainedConfig):
-    """Sizes of a model and the description of its positional encoding. Lengths are in tokens."""
-
-    model_type = "context-lab"
-    attribute_map = {
-        "hidden_size": "width",
-        "num_hidden_layers": "layers",
-        "num_attention_heads": "heads",
-        "num_key_value_heads": "kv_heads",
-        "intermediate_size": "hidden",
-        "max_position_embeddings": "train_length",
-    }
-
-    vocab_size: int = 256
-    width: int = 128
-    layers: int = 4
-    heads: int = 4
-    kv_heads: int | None = None  # None: as many as heads
-    hidden: int | None = None  # inner width of the MLP. None: 8/3 of the width, up to a multiple of 32
-    qk_norm: bool = False
-    train_length: int = 128
-    positional: str | dict | list = "rope"
-    mixer: str | dict | list = "attention"  # of all layers, or a list that is repeated over them
-    attention: str = "auto"
-    norm_eps: float = 1e-6
-    tie_word_embeddings: bool = True
-    use_cache: bool = True  # for `generate`; a call of the model keeps nothing unless it is asked to
-    bos_token_id: int | None = None
-    eos_token_id: int | list[int] | None = None
-    pad_token_id: int | None = None
-
-    def __post_init__(self, **kwargs):
-        self.kv_heads = self.heads if self.kv_heads is None else self.kv_heads
-        self.hidden = 32 * math.ceil(self.width * 8 / 3 / 32) if self.hidden is None else self.hidden
-        super().__post_init__(**kwargs)
-
-    @property
-    def shape(self) -> Shape:
-        """What the scheme is told of the model. Raises LabError where the sizes do not fit together."""
-        if problems := misfits(self.width, self.heads, self.kv_heads):
-            raise LabError("; ".join(problems))
-        return Shape(self.width, self.heads, self.kv_heads, self.layers, self.train_length)
-
-    @property
-    def mixers(self) -> list[Kind]:
-        """The mixer of each layer. Raises LabError where `mixer` names none."""
-        return by_layer(self.mixer, self.layers)
-
-    def built(self, spec: Any, trust: bool = True) -> Scheme:
-        """An encoding in a model of these sizes. Raises SchemeError where it cannot be."""
-        return windowed(build(spec, self.shape, trust=trust), self.mixers)
-
-
-def misfits(width: int, heads: int, kv_heads: int | None) -> list[str]:
-    """What is wrong with these sizes taken together."""
-    problems = []
-    if width % heads:
-        problems.append(f"width {width} is not a multiple of heads {heads}: each head takes width / heads channels")
-    if kv_heads is not None and heads % kv_heads:
-        problems.append(
-            f"heads {heads} is not a multiple of kv_heads {kv_heads}: each key head serves as many query heads"
-        )
-    return problems
-
-
-class Attention(nn.Module):
-    """Self-attention. All that it knows about positions is the scheme it is handed."""
-
-    def __init__(self, config: LabConfig, number: int):
-        super().__init__()
-        self.number, self.layers = number, config.layers  # which of how many
-        self.size, self.backend = config.width // config.heads, config.attention
-        self.split = [config.heads * self.size, config.kv_heads * self.size, config.kv_heads * self.size]
-        self.qkv = linear(config.width, sum(self.split))
-        self.out = linear(config.width, config.width, (2 * config.layers) ** -0.5)
-        self.q_norm = nn.RMSNorm(self.size, config.norm_eps) if config.qk_norm else nn.Identity()
-        self.k_norm = nn.RMSNorm(self.size, config.norm_eps) if config.qk_norm else nn.Identity()
-
-    def forward(self, x: Tensor, pos: Positions, scheme: Scheme, cache: Cache | None = None) -> Tensor:
-        q, k, v = (part.unflatten(-1, (-1, self.size)).transpose(1, 2) for part in self.qkv(x).split(self.split, -1))
-        q, k = self.q_norm(q), self.k_norm(k)
-        v = v.contiguous()  # lets go of the memory of qkv, of which rotated q and k are no longer views
-        notes = scheme.note(x, replace(pos, layer=self.number)) if scheme.notes else None  # (B, Q, N)
-        if cache is not None:
-            k, v = cache.update(k, v, self.number)  # (B, G, T, D), or as far back as the scheme reaches
-            notes = note_down(cache, self.layers, self.number, notes)  # (B, T, N)
-            pos = pos.last(k.shape[2])
-        pos = replace(pos, layer=self.number, notes=notes)
-        parts = scheme.parts(q, k, pos)  # mostly one of (B, H, Q, D), (B, G, T, D), Scores
-        y = attend_parts(parts, v, pos, self.backend)
-        return self.out(y.transpose(1, 2).flatten(2))
-
-
-class MLP(nn.Module):
-    """SwiGLU (Shazeer 2020, arXiv:2002.05202)."""
-
-    def __init__(self, config: LabConfig):
-        super().__init__()
-        # Two matrices: the gradient of one that held both would for a moment be a third copy of what is largest here.
-        self.gate = linear(config.width, config.hidden)
-        self.up = linear(config.width, config.hidden)
-        self.down = linear(config.hidden, config.width, (2 * config.layers) ** -0.5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.down(F.silu(self.gate(x)) * self.up(x))
-
-
-class Layer(nn.Module):
-    def __init__(self, config: LabConfig, number: int):
-        super().__init__()
-        self.attention_norm = nn.RMSNorm(config.width, config.norm_eps)
-        self.attention = Attention(config, number)
-        self.mlp_norm = nn.RMSNorm(config.width, config.norm_eps)
-        self.mlp = MLP(config)
-
-    def forward(self, x: Tensor, pos: Positions, scheme: Scheme, cache: Cache | None = None) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), pos, scheme, cache)
-        return x + self.mlp(self.mlp_norm(x))
-
-
-class MixerLayer(nn.Module):
-    """The same block with another mixer in the place of attention."""
-
-    def __init__(self, config: LabConfig, number: int, mixer: Mixer):
-        super().__init__()
-        self.number = number
-        self.mixer_norm = nn.RMSNorm(config.width, config.norm_eps)
-        self.mixer = mixer
-        self.mlp_norm = nn.RMSNorm(config.width, config.norm_eps)
-        self.mlp = MLP(config)
-
-    def forward(self, x: Tensor, pos: Positions, scheme: Scheme, cache: Cache | None = None) -> Tensor:
-        x = x + self.mixer(self.mixer_norm(x), pos, self.number, cache)
-        return x + self.mlp(self.mlp_norm(x))
-
-
-def layers_of(config: LabConfig) -> nn.ModuleList:
-    """The layers that `mixer` describes."""
-    mixers = [mixer_for(config.mixers, number, config.shape) for number in range(config.layers)]
-    return nn.ModuleList(
-        Layer(config, number) if mixer is None else MixerLayer(config, number, mixer)
-        for number, mixer in enumerate(mixers)
-    )
 
 
 class Decoder(nn.Module):
