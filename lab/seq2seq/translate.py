@@ -9,9 +9,9 @@ from lab import LabError
 from lab.config import of_run
 from lab.progress import quiet
 from lab.seq2seq import bpe
+from lab.seq2seq.base import Translator
 from lab.seq2seq.decode import limit_of, room_of, written
 from lab.seq2seq.evaluate import trained_model
-from lab.seq2seq.model import Seq2Seq
 from lab.seq2seq.settings import Translation
 from lab.seq2seq.tasks import ids_of, text_of
 from lab.settings import Training
@@ -36,7 +36,7 @@ def translate(run: Training, sources: list[str]) -> list[str]:
     return texts(run, written(model, ids, run, lambda s: room_of(model, s)))
 
 
-def opened(run: Training, sources: list[str]) -> tuple[Seq2Seq, list[np.ndarray]]:
+def opened(run: Training, sources: list[str]) -> tuple[Translator, list[np.ndarray]]:
     """The model of a run, and the ids of each source with their end token. Raises as `translate` does."""
     refuse_other(run)
     for number, source in enumerate(sources, 1):
@@ -53,7 +53,7 @@ def opened(run: Training, sources: list[str]) -> tuple[Seq2Seq, list[np.ndarray]
     return model, ids
 
 
-def refuse_too_long(model: Seq2Seq, sources: list[np.ndarray]) -> None:
+def refuse_too_long(model: Translator, sources: list[np.ndarray]) -> None:
     """Raise LabError for the first source that the encoder's table of positions does not reach."""
     for number, ids in enumerate(sources, 1):
         if len(ids) > limit_of(model):
