@@ -693,4 +693,4 @@ def test_too_few_long_documents():
         long_documents(side_of(10, 30, 9), length=20, count=2)
     message = str(caught.value)
     assert "only 1 of 3 held-out documents have 20 tokens" in message and "the longest has 30" in message
-    assert "Lower eval.documents or eval.lengths" in message and "raise data.held_out" in message
+    assert "Lower eval.documents, eval.lengths or train.length" in message and "raise data.held_out" in message
