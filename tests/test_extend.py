@@ -4,7 +4,9 @@ import json
 import math
 import re
 import shutil
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -132,6 +134,23 @@ def test_losses_are_those_of_transformers(settings, model):
             wanted = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, TO - 15 : TO + 1].flatten())
             [row] = [row for row in rows if (row.scheme, row.length, row.probe) == (name, length, "suffix")]
             assert row.value == pytest.approx(float(wanted), abs=1e-4)
+
+
+def test_progress_ends_where_it_said_it_would(settings, monkeypatch):
+    """Also where nothing is left to run: what is found counts as what was run."""
+    import lab.extend.run
+
+    bars = []
+
+    @contextmanager
+    def recorded(what, total, show=True):
+        bars.append([total, 0])
+        yield SimpleNamespace(advance=lambda n, name="": bars[-1].__setitem__(1, bars[-1][1] + n))
+
+    monkeypatch.setattr(lab.extend.run, "progress", recorded)
+    for _ in range(2):
+        extend(Extending(**settings | {"methods": ["yarn", "dynamic"], "needles": {"count": 0}}), quiet)
+    assert len(bars) == 2 and all(total == done > 0 for total, done in bars)
 
 
 def test_the_same_call_goes_on_where_it_was(settings, monkeypatch):

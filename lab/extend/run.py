@@ -84,7 +84,7 @@ def extend(asked: Extending, say: Callable[[str], None], dry: bool = False) -> t
     methods = list(tried(asked, bench, lambda: found(asked, bench, say, dry)))
     for one in methods:  # what cannot be put in is told before anything is measured
         put_in(bench, one)
-    total = sum(plan_of(asked, bench, one).tokens(text) for one in methods if one.sees is None for text in bench.texts)
+    total = sum(plan_of(asked, bench, one).tokens(text) for one in methods for text in bench.texts)
     with progress(f"{asked.name}: measure", total, show=not dry) as bar:
         for one in methods:
             put_in(bench, one)
