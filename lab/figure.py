@@ -10,6 +10,7 @@ from lab.table import Cells, cells, label, mean
 
 TITLES = {
     "perplexity": "The same tokens, read with more and more context",
+    "suffix": "The last tokens of each text, read with more and more of it before them",
     "pseudo-perplexity": "The same tokens, hidden in turn and told from more and more context",
     "position": "Loss by place in one long window",
     "gain": "What doubling the context to this length gains",
@@ -45,8 +46,8 @@ MANY = 14
 
 
 def curve(rows: list[Row], path: Path, train_length: int, probe: str = "perplexity", metric: str = "nats") -> None:
-    """Write a PNG. Encodings swapped into a trained model are dashed, in the colour of the model where they share its
-    panel; bands are the 95 % intervals of each line by itself."""
+    """Write a PNG. Encodings swapped into a trained model are dashed, in the colour of the model where several models
+    share a panel; bands are the 95 % intervals of each line by itself."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -76,7 +77,9 @@ def panels_of(table: Cells) -> list[Cells]:
 
 
 def panel(axes, table: Cells, lengths: list[int], train_length: int) -> None:
-    names = list(table) if len(table) > MANY else list(dict.fromkeys(trained for trained, _ in table))
+    models = list(dict.fromkeys(trained for trained, _ in table))
+    apart = len(table) > MANY or len(models) == 1
+    names = list(table) if apart else models
     ends = []
     for (trained, scheme), line in table.items():
         points = [(n, *mean(line[n])) for n in lengths if line[n] and all(r.value is not None for r in line[n])]
@@ -84,7 +87,7 @@ def panel(axes, table: Cells, lengths: list[int], train_length: int) -> None:
             continue
         at, values, low, high = zip(*points, strict=True)
         own = scheme == trained
-        colour = f"C{names.index((trained, scheme) if len(table) > MANY else trained) % 10}"
+        colour = f"C{names.index((trained, scheme) if apart else trained) % 10}"
         if own and len(table) > MANY and any(key[0] == trained and key[1] != trained for key in table):
             colour = "0.6"
         axes.plot(at, values, "o-" if own else "o--", color=colour, markersize=4, linewidth=1.6)
