@@ -253,6 +253,7 @@ def test_at_the_training_length_an_automatic_factor_is_plain_rope(folder, traine
     assert abs(at["alibi"] - at["rope"]) > 1e-4 and abs(at["rope-linear factor=2"] - at["rope"]) > 1e-4
 
 
+@pytest.mark.slow
 def test_eval_killed_in_the_middle_gives_the_rows_of_one_that_was_not(folder, trained, call):
     whole, rows = measured(trained, folder, "whole")
     shutil.copytree(trained, folder / "runs/killed", ignore=shutil.ignore_patterns("rows.jsonl", "losses"))
@@ -270,6 +271,7 @@ def test_eval_killed_in_the_middle_gives_the_rows_of_one_that_was_not(folder, tr
     assert len(rows) == len(wanted.splitlines())
 
 
+@pytest.mark.slow
 def test_two_processes_measure_what_one_does(folder, trained):
     whole, rows = measured(trained, folder, "by-one")
     shutil.copytree(trained, folder / "runs/by-two", ignore=shutil.ignore_patterns("rows.jsonl", "losses"))

@@ -5,6 +5,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import spec_of
 from torch import Tensor
 from torch._dynamo.exc import TorchDynamoException
 from torch._dynamo.utils import counters
@@ -17,6 +18,9 @@ T, V = 24, 50
 
 BROKEN: dict[str, str] = {}
 """Encodings that do not compile into one graph: their kind, and a piece of torch's reason."""
+
+ONE_OF_EACH = {"sinusoidal", "rope", "rope-dynamic", "alibi", "relative", "kerple", "fox", "window", "self-extend"}
+"""Of each way to act on a model one that is tried every time; the others are slow."""
 
 READ = {
     "attention_mask": "padded = attention_mask is not None",
@@ -115,17 +119,18 @@ def same(model: LabModel, backend: str = "aot_eager") -> None:
     assert counters["stats"]["unique_graphs"] == 1 and not counters["graph_break"]
 
 
-def test_the_whole_model_is_one_graph(any_spec):
-    model = made(any_spec)
-    if any_spec["kind"] not in BROKEN:
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=() if k in ONE_OF_EACH else pytest.mark.slow) for k in kinds()])
+def test_the_whole_model_is_one_graph(kind):
+    model = made(spec_of(kind))
+    if kind not in BROKEN:
         return same(model)
     with pytest.raises(TorchDynamoException) as caught:
         whole(model)(tokens())
-    assert BROKEN[any_spec["kind"]] in str(caught.value)
+    assert BROKEN[kind] in str(caught.value)
 
 
 def test_the_lists_name_kinds_that_there_are():
-    assert BROKEN.keys() <= set(kinds())
+    assert BROKEN.keys() | ONE_OF_EACH <= set(kinds())
 
 
 def test_a_stack_with_shared_keys_and_normed_queries_is_one_graph():

@@ -291,6 +291,7 @@ def test_parts_with_different_numbers_of_targets_are_the_batch_run_at_once(folde
         assert part == pytest.approx(whole, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_any_step_goes_on_to_the_same_weights(folder, alone):
     settings = ["name=killed", "data.packing=documents", "train.steps=40"]
     run = tiny(folder, *settings)

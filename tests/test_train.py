@@ -324,6 +324,7 @@ def test_a_run_killed_at_any_step_goes_on_to_the_same_weights(folder, long):
     assert not list(run.path.rglob("*.tmp"))
 
 
+@pytest.mark.slow
 def test_two_processes_killed_at_any_step_go_on_to_the_same_weights(folder, two):
     run = tiny(folder, *LONG, "name=two-killed")
     step = killed(run, folder, 2)
