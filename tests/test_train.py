@@ -54,6 +54,7 @@ def long(folder) -> Run:
 @pytest.fixture(scope="module")
 def two_said(folder) -> str:
     """The long run, trained by two processes, and what they print."""
+    tiny(folder)  # which writes the file, where this is the first test to run
     done = launch("train", folder / "tiny.yaml", *LONG, "name=two", processes=2)
     assert done.returncode == 0, done.stderr
     return done.stdout
