@@ -12,6 +12,7 @@ from transformers.utils import logging
 
 from eval import EvalError
 from eval.ahead import refuse_looking_ahead
+from eval.cap import keep_cap
 from eval.checkpoint import no_tokenizer, refuse_nothing, why_not
 from eval.device import refuse_absent
 from eval.stateless import forgetful
@@ -45,7 +46,7 @@ def load(name: str, dtype: str, device: str, *, remote_code: bool = False):
     except Exception as error:  # what someone else's files can make a reader raise is no list
         raise why_not(name, error) from error
     refuse_partial(name, loading)
-    model = forgetful(model.to(device).eval())
+    model = keep_cap(forgetful(model.to(device).eval()))
     refuse_looking_ahead(name, model)
     return model, tokenizer
 

@@ -22,6 +22,8 @@ from transformers import (
     SmolLM3Config,
 )
 
+from eval.cap import keep_cap
+
 # With weights ten times what they are usually drawn from, so that it makes a difference where a token sits.
 SIZES = {
     "vocab_size": 128,
@@ -77,7 +79,7 @@ def built(config: PreTrainedConfig) -> PreTrainedModel:
     """The same weights at every call."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return AutoModelForCausalLM.from_config(config).eval()
+        return keep_cap(AutoModelForCausalLM.from_config(config)).eval()
 
 
 def model(family: str, **changes) -> PreTrainedModel:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from eval.cap import keep_cap
 from lab import LabError
 from lab.adopt.attention import NAME, Seated, install
 from lab.adopt.rotary import Rotary, Where, paired
@@ -32,7 +33,7 @@ def adopt(model: PreTrainedModel, spec: Spec, *, train_length: int | None = None
     Raises LabError, naming model and reason, where the encoding cannot be put in exactly; SchemeError as `build` does.
     The model is then as it was loaded.
     """
-    release(model)
+    keep_cap(release(model))
     own = described(model.config)
     main = own.rotations[own.main]
     seat = Seat(model, own)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from transformers import PreTrainedConfig
 
+import lab
 from lab.rope.config import Rotation
 from lab.rows import Row
 from positional.build import Spec, name_of, parse
@@ -102,7 +103,7 @@ def lab_version() -> str:
         number = version("context-extension-lab")
     except PackageNotFoundError:
         number = "not installed"
-    root = Path(__file__).parents[1]
+    root = Path(lab.__file__).parents[1]
     try:
         top, commit = git(root, "rev-parse", "--show-toplevel", "HEAD").split()
         if Path(top) != root.resolve():  # installed inside another project

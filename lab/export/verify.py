@@ -17,6 +17,8 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+import lab
+from eval.cap import keep_cap
 from lab import LabError
 from lab.rope.modules import rotary_modules, turns
 
@@ -34,7 +36,7 @@ ROUNDING = 3
 
 def differences(folder: Path, reference: "Reference", *, code: bool) -> list[str]:
     """What differs, as a fresh process finds it. Raises LabError where it does not come to an end."""
-    root = str(Path(__file__).parents[1])
+    root = str(Path(lab.__file__).parents[1])
     with tempfile.TemporaryDirectory() as place:
         written = Path(place, "reference.safetensors")
         reference.write(written)
@@ -75,7 +77,7 @@ def of_dtype(folder: Path, dtype: str, known: dict[str, Tensor], growth: dict[in
     for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if loading[what]:
             yield f"{dtype}: {what.replace('_', ' ')}: {', '.join(sorted(map(str, loading[what])))}"
-    yield from of_logits(model.eval(), dtype, known)
+    yield from of_logits(keep_cap(model).eval(), dtype, known)
     yield from of_angles(model, dtype, known, growth)
 
 
