@@ -1,6 +1,9 @@
 """Exported checkpoints: what is loaded is what was measured, or there is no checkpoint."""
 
 import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
 
 import families
 import pytest
@@ -13,7 +16,7 @@ from turned_models import turned
 
 import lab.export.write
 from lab import LabError
-from lab.export.verify import compared
+from lab.export.verify import compared, differences
 from lab.export.write import export
 from lab.rope.config import described
 from lab.rows import Row
@@ -29,6 +32,20 @@ SPECS = {
     "llama3": {"kind": "rope-llama3", "factor": "auto"},
     "proportional": {"kind": "rope-proportional", "share": 0.5},
 }
+
+
+def test_the_fresh_process_finds_this_lab(monkeypatch, tmp_path):
+    """Also where none is installed: the first folder that it looks in is the one that holds the package."""
+    seen = {}
+
+    def run(command, env, **_):
+        seen.update(env)
+        return SimpleNamespace(returncode=0, stdout="[]")
+
+    monkeypatch.setattr(lab.export.verify.subprocess, "run", run)
+    assert differences(tmp_path, SimpleNamespace(write=lambda path: None), code=False) == []
+    first = Path(seen["PYTHONPATH"].split(os.pathsep)[0])
+    assert (first / "lab/export/verify.py").is_file() and (first / "eval/cap.py").is_file()
 
 
 @pytest.fixture
